@@ -122,15 +122,15 @@ AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
+@pytest.mark.parametrize(("name", "act", "change", "undone", "then"), AFTER.values(), ids=AFTER)
 def test_later_changes_are_left(
-    files: Any, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
+    files: Any, root: Path, name: str, act: Any, change: Any, undone: bool, then: str
 ) -> None:
     session = committed(files, act)
     change(root / name)
-    with nullcontext() if is_undone else pytest.raises(JournalError, match="was not undone completely"):
+    with nullcontext() if undone else pytest.raises(JournalError, match="was not undone completely"):
         session.undo()
-    assert ((root / name).read_text(), sessions(root) == []) == (then, is_undone)
+    assert ((root / name).read_text(), sessions(root) == []) == (then, undone)
 
 
 def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapter, root: Path) -> None:
@@ -217,9 +217,7 @@ TOUCHING: dict[str, Deed] = {
 
 @pytest.mark.parametrize("act", TOUCHING.values(), ids=TOUCHING.keys())
 @pytest.mark.parametrize("late", [False, True], ids=["before it began", "before it prepared"])
-def test_transactions_on_its_files_are_refused(
-    files: FilesAdapter, root: Path, act: Deed, late: bool
-) -> None:
+def test_others_on_its_files_are_refused(files: FilesAdapter, root: Path, act: Deed, late: bool) -> None:
     """The way is free again for looking, and the disk is not for finishing."""
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
     if not late:
@@ -268,9 +266,7 @@ def test_it_is_finished_when_nothing_prevents_it(files: FilesAdapter, root: Path
 # ------------------------------------------------------------------------------------------ in a transaction
 
 
-def test_changed_files_are_never_reported_as_undone(
-    desk: Desk, files: Any, root: Path, monkeypatch: Any
-) -> None:
+def test_changed_files_are_never_undone(desk: Desk, files: Any, root: Path, monkeypatch: Any) -> None:
     """`a` is replaced from outside, just after it was committed with a file that cannot be."""
     (desk.folder / "more").mkdir()
     more, save = FilesAdapter(desk.folder / "more"), save_tool(desk, files)

@@ -159,9 +159,7 @@ KEPT: dict[str, tuple[list[str], bool, int]] = {
 
 
 @pytest.mark.parametrize(("statements", "asked", "left"), KEPT.values(), ids=KEPT)
-def test_sound_references_are_committed(
-    family: SQLiteAdapter, tmp_path: Path, statements: Any, asked: bool, left: int
-) -> None:
+def test_sound_references_stay(family: Any, tmp_path: Path, statements: Any, asked: bool, left: int) -> None:
     adapter = family if asked else SQLiteAdapter(tmp_path / "family.db")
     session = adapter.begin("t-1")
     if asked:

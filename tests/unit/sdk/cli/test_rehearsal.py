@@ -140,7 +140,7 @@ REFUSED_LIVE = [
 
 
 @pytest.mark.parametrize(("verdict", "status", "says"), REFUSED_LIVE)
-def test_a_live_call_exits_like_a_staged_one(
+def test_live_calls_exit_as_staged_ones(
     served: Desk, agent: Path, verdict: Any, status: int, says: str
 ) -> None:
     load_step(f"{agent}:watches")

@@ -21,9 +21,9 @@ def approved(desk: Desk, *calls: Any, key: str = "t-1") -> None:
     desk.service.approve(fails(desk, ReviewPending, *calls, key=key).error.txn)
 
 
-@pytest.mark.parametrize(("anew", "reported"), [(False, EffectFailed), (True, ReviewPending)])
-def test_a_file_changed_after_approval_is_not_used(
-    desk: Desk, tmp_path: Path, anew: bool, reported: Any
+@pytest.mark.parametrize(("anew", "raised"), [(False, EffectFailed), (True, ReviewPending)])
+def test_a_file_changed_after_approval_fires_nothing(
+    desk: Desk, tmp_path: Path, anew: bool, raised: Any
 ) -> None:
     """Nor does the approval cover its next content: the digest next to its name says which bytes were meant."""
     page = tmp_path / "page.html"
@@ -42,7 +42,7 @@ def test_a_file_changed_after_approval_is_not_used(
     call = staged()
     approved(desk, call)
     page.write_text("swapped")
-    fails(desk, reported, staged() if anew else call)
+    fails(desk, raised, staged() if anew else call)
     assert desk.done == []
 
 
@@ -110,6 +110,5 @@ def test_a_secret_that_a_tool_looks_up_reaches_no_wire_and_no_journal(desk: Desk
     run(desk, call)
     assert used == ["sk-canary-5f0c"]
     assert any(b"env:BANK_KEY" in one for one in sent)
-    assert not [
-        one for one in [*sent, *everything_of(desk.folder / "journal.db").values()] if b"sk-canary" in one
-    ]
+    kept = everything_of(desk.folder / "journal.db").values()
+    assert not any(b"sk-canary" in one for one in (*sent, *kept))

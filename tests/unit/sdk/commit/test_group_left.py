@@ -87,9 +87,7 @@ def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
 @pytest.mark.parametrize("first", [True, False])
-def test_a_tool_that_exits_is_carried_to_the_end_of_its_group(
-    desk: Desk, charge: Any, error: Any, first: bool
-) -> None:
+def test_a_tool_that_exits_ends_after_its_group(desk: Desk, charge: Any, error: Any, first: bool) -> None:
     waits = threading.Barrier(2, timeout=SECONDS)
     desk.before_fire = lambda _: waits.wait() and None  # both are under way
     group = [(failing_tool(desk, error), "o-1"), (charge, "o-1", 10)]

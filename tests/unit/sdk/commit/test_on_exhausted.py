@@ -28,7 +28,7 @@ def optional_tool(desk: Desk, text: str = "no", **options: Any) -> Any:
     return refusing_tool(desk, text, "mail", on_exhausted="tool", **options)
 
 
-def test_scenario_39_an_allowed_failure_stops_no_other_effect(
+def test_scenario_39_allowed_failures_stop_nothing(
     desk: Desk, charge: Any, tmp_path: Any, caplog: Any
 ) -> None:
     mail = optional_tool(desk, "mailbox full")
@@ -159,9 +159,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("again", ["resume", "rerun"])
-def test_what_a_dead_process_left_is_brought_to_its_end(
-    desk: Desk, refund: Any, monkeypatch: Any, again: str
-) -> None:
+def test_what_a_dead_process_left_is_finished(desk: Desk, refund: Any, monkeypatch: Any, again: str) -> None:
     """On disk: one failed as it may, an idempotent one was firing, one was not begun."""
     mail, dies = optional_tool(desk, "mailbox full"), [Killed()]
 

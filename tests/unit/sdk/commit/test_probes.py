@@ -15,9 +15,7 @@ PAID = {"paid": 100}
 
 
 @pytest.mark.parametrize("error", [ConnectionError("lost"), ValueError("odd"), StopIteration()], ids=repr)
-def test_what_has_happened_goes_on_as_fired_with_its_result(
-    desk: Desk, refund: Any, error: Exception
-) -> None:
+def test_what_has_happened_counts_as_fired(desk: Desk, refund: Any, error: Exception) -> None:
     payments = payment(desk, Happened(PAID), error)
     for replayed in (False, True):
         left = run(desk, (payments.pay, "o-1", 100), (refund, "o-2", 5))

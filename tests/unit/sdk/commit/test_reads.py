@@ -33,9 +33,7 @@ def test_a_read_next_to_a_failure_leaves_no_effect_and_no_task(desk: Desk) -> No
 
 
 @pytest.mark.parametrize("remaining", [False, True])
-def test_other_fired_effects_are_compensated_or_stay(
-    desk: Desk, charge: Any, refund: Any, remaining: bool
-) -> None:
+def test_others_are_compensated_or_stay(desk: Desk, charge: Any, refund: Any, remaining: bool) -> None:
     others = [(refund, "o-1", 100)] * remaining
     calls = (look_tool(desk), "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
     failed = fails(desk, errors.EffectFailed, *calls)

@@ -43,9 +43,7 @@ def mail_tool(desk: Desk) -> Any:
     return refusing_tool(desk, name="mail", on_exhausted="tool")
 
 
-def test_what_has_happened_is_written_before_a_sibling_is_tried_again(
-    desk: Desk, refund: Any, paused: Paused
-) -> None:
+def test_a_result_is_written_before_a_sibling_is_retried(desk: Desk, refund: Any, paused: Paused) -> None:
     label, refused, seen = label_tool(desk, CUT, CUT, "ok"), mail_tool(desk), list[Any]()
     paused += [lambda: seen.append(states(desk))] * 2
     run(desk, [(refund, "o-1", 1), (label, "o-1"), (refused, "o-1")])
@@ -57,9 +55,7 @@ class DiedError(BaseException):
     """The process ends here."""
 
 
-def test_a_process_that_dies_in_the_pause_has_nothing_to_ask_people(
-    desk: Desk, refund: Any, paused: Paused
-) -> None:
+def test_a_process_that_dies_in_the_pause_asks_nothing(desk: Desk, refund: Any, paused: Paused) -> None:
     label = label_tool(desk, CUT, "ok")
 
     def dies() -> None:
@@ -81,9 +77,7 @@ def on_disk(desk: Desk) -> list[str]:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_what_has_happened_is_written_while_a_sibling_still_runs(
-    desk: Desk, refund: Any, first: bool
-) -> None:
+def test_a_result_is_written_while_a_sibling_runs(desk: Desk, refund: Any, first: bool) -> None:
     seen: list[str] = []
 
     @order_tool(desk)
@@ -99,7 +93,7 @@ def test_what_has_happened_is_written_while_a_sibling_still_runs(
     assert (seen, on_disk(desk)) == (["failed", "fired", "firing"], ["failed", "fired", "fired"])
 
 
-def test_in_asyncio_too(desk: Desk) -> None:
+def test_in_asyncio_a_result_is_written_while_a_sibling_runs(desk: Desk) -> None:
     seen: list[str] = []
 
     @order_tool(desk)
@@ -144,9 +138,7 @@ def test_a_try_that_was_cut_by_ctrl_c_was_left_running_though_one_before_it_had_
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["it was written", "it was not"])
-def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(
-    desk: Desk, refund: Any, kept: bool
-) -> None:
+def test_a_failing_journal_ends_no_sibling(desk: Desk, refund: Any, kept: bool) -> None:
     """What could not be written then is written when all have ended, where it is not there."""
     ended = threading.Event()
     write, left = desk.runtime.journal.effect_log.write, [errors.JournalError("disk I/O error")]

@@ -160,7 +160,7 @@ def test_an_unanswered_failure_is_answered_with_the_same_text(desk: Desk, talk: 
 
 
 @pytest.mark.parametrize(("secret", "staged"), [(False, True), (True, True), (False, False)])
-def test_a_recorded_live_result_is_answered_again(
+def test_live_results_are_answered_again(
     desk: Desk, refund: Any, talk: Talk, secret: bool, staged: bool
 ) -> None:
     """As the journal has it: the note about the missing result appears once."""
@@ -258,9 +258,7 @@ def shortened(messages: Sequence[dict[str, Any]], turns: int) -> list[dict[str, 
 
 
 @OWN_OR_EQUAL_IDS
-def test_an_open_message_keeps_its_key_when_shortened(
-    desk: Desk, refund: Any, talk: Talk, own_ids: bool
-) -> None:
+def test_an_open_message_keeps_its_key(desk: Desk, refund: Any, talk: Talk, own_ids: bool) -> None:
     """Counted in the list it would be turn 1, which was denied, and happen again under that key."""
     denied = talk.run([talk.calls(("refund", HUGE), turn="a" * own_ids), talk.says("No.")], [refund])
     more = [*denied.messages, said("Less, then.")]

@@ -46,9 +46,7 @@ def notes(desk: Desk) -> int:
 # ---------------------------------------------------------------------------------------------------------- it was
 
 
-def test_done_work_is_answered_as_done_if_live_work_cannot_be_redone(
-    desk: Desk, refund: Any, talk: Talk
-) -> None:
+def test_done_work_is_answered_as_done_again(desk: Desk, refund: Any, talk: Talk) -> None:
     tools, call = [book_tool(desk), refund], ("refund", REFUND)
     kept = killed(talk, tools, talk.calls(("book", {"order_id": "o-4"}), call, call))
     booked, refunded, equal = answers_after(talk, tools, kept)
@@ -236,7 +234,7 @@ NOT_WITHDRAWN = [(["lost_request"] * 50, errors.ServiceUnavailable), ([FORBIDDEN
 
 
 @pytest.mark.parametrize(("faults", "raised"), NOT_WITHDRAWN, ids=["away", "refused"])
-def test_without_a_withdrawal_the_model_gets_no_answer(
+def test_without_a_withdrawal_nothing_is_answered(
     desk: Desk, refund: Any, talk: Talk, faults: Any, raised: Any
 ) -> None:
     end = talk.run([talk.calls(("refund", LARGE))], [refund])

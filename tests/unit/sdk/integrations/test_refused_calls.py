@@ -26,9 +26,7 @@ NOTIFY = ("notify", {"order_id": "o-4"})
 # ------------------------------------------------------------------ why a call was not done, and the calls with it
 
 
-def test_a_denial_is_answered_with_its_reasons_and_the_model_may_react(
-    desk: Desk, refund: Any, talk: Talk
-) -> None:
+def test_a_denial_is_answered_with_its_reasons(desk: Desk, refund: Any, talk: Talk) -> None:
     """What goes with a denied call is not done either, and says so."""
     script = [talk.calls(("refund", REFUND), ("refund", HUGE)), talk.calls(("refund", REFUND))]
     end = talk.run([*script, talk.says("I could refund 12.00 only.")], [refund])
@@ -51,7 +49,7 @@ BAD_CALLS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("name", "args", "says"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
-def test_a_call_that_does_not_fit_is_answered(
+def test_unfit_calls_are_answered(
     name: str, args: Any, says: str, desk: Desk, refund: Any, talk: Talk
 ) -> None:
     fine = "refund", {"order_id": "o-5", "amount_cents": 5}
@@ -99,9 +97,7 @@ def test_compensated_calls_are_answered_as_such(void: Verdict, desk: Desk, talk:
 # ------------------------------------------------------------------------------------------------------------ ends
 
 
-def test_a_model_that_never_ends_is_stopped_with_everything_answered(
-    desk: Desk, refund: Any, talk: Talk
-) -> None:
+def test_an_endless_model_is_stopped_with_all_answered(desk: Desk, refund: Any, talk: Talk) -> None:
     script = [talk.calls(("refund", {"order_id": f"o-{n}", "amount_cents": 1})) for n in range(5)]
     with pytest.raises(TurnLimit, match="called 3 times") as caught:
         talk.run(script, [refund], max_turns=3)
@@ -115,9 +111,7 @@ REASONS += [("anthropic-async", one) for one in ("max_tokens", "refusal", TOO_MU
 
 
 @pytest.mark.parametrize(("kind", "reason"), REASONS)
-def test_a_message_that_is_no_whole_one_is_not_carried_out(
-    kind: str, reason: str, desk: Desk, refund: Any
-) -> None:
+def test_an_incomplete_message_is_not_carried_out(kind: str, reason: str, desk: Desk, refund: Any) -> None:
     """There is a whole call in it, and it ends by another reason than its calls."""
     talk = Talk(kind, runtime=desk.runtime)
     message = talk.calls(("refund", REFUND))
@@ -150,10 +144,8 @@ def test_a_call_that_is_no_function_is_answered(desk: Desk, refund: Any) -> None
 
 
 def test_a_paused_model_is_called_again_with_unchanged_thinking(desk: Desk, refund: Any) -> None:
-    talk, thought = (
-        Talk("anthropic", runtime=desk.runtime),
-        {"type": "thinking", "thinking": "hm", "signature": "EqQB"},
-    )
+    talk = Talk("anthropic", runtime=desk.runtime)
+    thought = {"type": "thinking", "thinking": "hm", "signature": "EqQB"}
     paused = talk.says("Wait.")
     paused |= {"stop_reason": "pause_turn", "content": [thought, *paused["content"]]}
     end = talk.run([paused, talk.says("Here.")], [refund])
@@ -285,9 +277,7 @@ def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(
 
 
 @pytest.mark.parametrize("first", [GARBAGE, DENIED], ids=["garbage", "denied"])
-def test_something_else_than_a_later_turn_has_done_is_refused(
-    first: Any, desk: Desk, refund: Any, talk: Talk
-) -> None:
+def test_other_calls_than_a_later_turn_s_are_refused(first: Any, desk: Desk, refund: Any, talk: Talk) -> None:
     if first is DENIED:
         first_is_denied(desk)
     answers(talk, [refund], [first], [ONE])
@@ -297,9 +287,7 @@ def test_something_else_than_a_later_turn_has_done_is_refused(
     assert len(desk.done) == 1
 
 
-def test_a_stored_message_without_answer_is_not_carried_out_again(
-    desk: Desk, refund: Any, talk: Talk
-) -> None:
+def test_an_unanswered_message_is_not_carried_out_again(desk: Desk, refund: Any, talk: Talk) -> None:
     first_is_denied(desk)
     script = [talk.calls(ONE, turn=turn) for turn in ("a", "b")]
     kept = talk.run([*script, talk.says("Done.")], [refund]).messages[:2]

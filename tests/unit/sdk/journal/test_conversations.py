@@ -68,9 +68,7 @@ def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: 
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_number_that_was_changed_behind_the_journal_is_found(
-    journal: Journal, place: JournalLocation
-) -> None:
+def test_a_changed_turn_number_is_found(journal: Journal, place: JournalLocation) -> None:
     journal.conversations.keep("case-1", ["a"], 3)
     with journal.database.unit(durable=False) as unit:
         unit.execute("UPDATE meta SET value = '1'", ())

@@ -204,9 +204,7 @@ def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, refund: Any, 
 
 
 @pytest.mark.parametrize("stays_full", [False, True])
-def test_a_fire_not_written_is_unknown(
-    desk: Desk, refund: Any, monkeypatch: pytest.MonkeyPatch, stays_full: bool
-) -> None:
+def test_a_fire_not_written_is_unknown(desk: Desk, refund: Any, monkeypatch: Any, stays_full: bool) -> None:
     journal = desk.runtime.journal
     unit = journal.database.unit
 

@@ -104,10 +104,8 @@ def test_reports_are_sent_only_with_key(desk: Desk, refund: Any, tmp_path: Path,
     def void(payment: str) -> None:
         """Take it back."""
 
-    pay, outbox = (
-        pay_tool(desk, compensate="void", compensation_map={"payment": "result:"}),
-        desk.runtime.journal.outbox,
-    )
+    pay = pay_tool(desk, compensate="void", compensation_map={"payment": "result:"})
+    outbox = desk.runtime.journal.outbox
     desk.publish(void)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
     run(desk, (pay, "o-1", 5, CARD))
@@ -187,9 +185,7 @@ def refuse(session: SQLiteSession, attempt_id: str) -> None:
     raise ValueError(f"key (card)=({CARD}) is there already")
 
 
-def test_recovery_knows_without_a_key_who_was_given_secrets(
-    desk: Desk, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_recovery_without_a_key_knows_who_got_secrets(desk: Desk, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(SQLiteSession, "commit", refuse)
     adapter = SQLiteAdapter(notes_database(desk.folder))
 
