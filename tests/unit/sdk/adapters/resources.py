@@ -6,7 +6,6 @@ import sqlite3
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -26,11 +25,11 @@ class Rows(ContractResource):
 
     reports_changes = True
 
-    def execute(self, adapter: Any, statement: str, *params: str) -> Any:
+    def execute(self, adapter, statement: str, *params: str):
         """Run it in the session, and answer the first row of a query."""
         raise NotImplementedError
 
-    def execute_outside(self, statement: str, *params: str) -> Any:
+    def execute_outside(self, statement: str, *params: str):
         """The same, as somebody else."""
         raise NotImplementedError
 
@@ -69,14 +68,14 @@ class SQLiteRows(Rows):
     def adapter(self) -> LiveAdapter:
         return SQLiteAdapter(self._path, busy_seconds=0.1)
 
-    def execute(self, adapter: Any, statement: str, *params: str) -> Any:
+    def execute(self, adapter, statement: str, *params: str):
         return adapter.connection.execute(statement.replace("%s", "?"), params).fetchone()
 
-    def execute_outside(self, statement: str, *params: str) -> Any:
+    def execute_outside(self, statement: str, *params: str):
         with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
             return connection.execute(statement.replace("%s", "?"), params).fetchone()
 
-    def end(self, adapter: Any) -> bool:
+    def end(self, adapter) -> bool:
         with suppress(sqlite3.IntegrityError):
             adapter.connection.execute("INSERT OR ROLLBACK INTO rows SELECT * FROM rows")
         return True
@@ -97,16 +96,16 @@ class FilesBelow(ContractResource):
     def adapter(self) -> LiveAdapter:
         return FilesAdapter(self._root)
 
-    def write(self, adapter: Any, key: str, value: str) -> None:
+    def write(self, adapter, key: str, value: str) -> None:
         adapter.write(key, value)
 
-    def read(self, adapter: Any, key: str) -> Any:
+    def read(self, adapter, key: str):
         try:
             return adapter.read(key).decode()
         except FileNotFoundError:
             return None
 
-    def remove(self, adapter: Any, key: str) -> None:
+    def remove(self, adapter, key: str) -> None:
         adapter.remove(key)
 
     def outside(self, key: str) -> str | None:
@@ -117,7 +116,7 @@ class FilesBelow(ContractResource):
         (self._root / key).write_text(value)
         return True
 
-    def change_irreversibly(self, adapter: Any) -> bool:
+    def change_irreversibly(self, adapter) -> bool:
         (self._root / "folder").mkdir()
         adapter.remove("folder")
         return True
@@ -140,13 +139,13 @@ class MemoryValues(ContractResource):
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
         self._memory[key] = value
 
-    def read(self, adapter: LiveAdapter, key: str) -> Any:
+    def read(self, adapter: LiveAdapter, key: str):
         return self._memory.get(key)
 
     def remove(self, adapter: LiveAdapter, key: str) -> None:
         del self._memory[key]
 
-    def outside(self, key: str) -> Any:
+    def outside(self, key: str):
         return self._memory.snapshot().get(key)
 
     def change_outside(self, key: str, value: str) -> bool:
@@ -174,11 +173,11 @@ class PostgresRows(Rows):
     def adapter(self) -> PostgresAdapter:
         return PostgresAdapter(self._conninfo, name="rows", locks=("rows",), wait_seconds=1.0)
 
-    def execute(self, adapter: Any, statement: str, *params: str) -> Any:
+    def execute(self, adapter, statement: str, *params: str):
         done = adapter.execute(statement, params)
         return done.fetchone() if done.description else None
 
-    def execute_outside(self, statement: str, *params: str) -> Any:
+    def execute_outside(self, statement: str, *params: str):
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
             connection.execute("SET lock_timeout = '50ms'")
             done = connection.execute(statement.encode(), params)

@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -76,18 +75,18 @@ def on_postgres(conninfo: str) -> Database:
     return Database(outside, adapter, adapter.execute)
 
 
-def diff_of(database: Database, *statements: str) -> dict[str, tuple[Any, Any]] | None:
+def diff_of(database: Database, *statements: str) -> dict | None:
     with database.session() as session:
         database.run(session, *statements)
         changes = session.changes()
         return None if changes is None else {one.key: (one.before, one.after) for one in changes}
 
 
-def order(number: int, state: str) -> dict[str, Any]:
+def order(number: int, state: str) -> dict:
     return {"id": number, "state": state}
 
 
-Expected = dict[str, tuple[Any, Any]] | set[str] | None
+Expected = dict | set | None
 
 
 def assert_diff(database: Database, before: list[str], said: list[str], expected: Expected) -> None:

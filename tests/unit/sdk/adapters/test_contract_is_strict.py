@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,7 +46,7 @@ class _OfItsThread(_ActiveEffect[FilesSession]):
         return threading.get_ident() != self._mine
 
 
-def _turns(turn: type[_ActiveEffect[FilesSession]]) -> Any:
+def _turns(turn: type[_ActiveEffect[FilesSession]]):
     """Effects of an adapter whose turns end otherwise, or not at all."""
 
     @contextmanager
@@ -64,7 +63,7 @@ def _turns(turn: type[_ActiveEffect[FilesSession]]) -> Any:
 _stays_open, _of_its_thread = _turns(_ActiveEffect), _turns(_OfItsThread)
 
 
-def _instead(owner: type, name: str, act: Any) -> Fault:
+def _instead(owner: type, name: str, act) -> Fault:
     return lambda patch: patch.setattr(owner, name, act)
 
 
@@ -102,7 +101,7 @@ def _unprepared(self: FilesSession, attempt_id: str) -> None:
     self._work.write(self._record(attempt_id))
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_) -> None:
     """Instead of what a rule needs."""
 
 
@@ -150,7 +149,7 @@ BROKEN = [(FilesContract, *one) for one in FAULTS] + [(SQLiteContract, *one) for
 
 @pytest.mark.parametrize(("contract", "fault", "rule"), BROKEN)
 def test_a_broken_adapter_fails_the_suite(
-    tmp_path: Path, monkeypatch: Any, contract: type[AdapterContract], fault: Fault, rule: str
+    tmp_path: Path, monkeypatch, contract: type[AdapterContract], fault: Fault, rule: str
 ) -> None:
     for folder in ("sound", "broken"):
         (tmp_path / folder).mkdir()

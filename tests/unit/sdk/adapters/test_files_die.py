@@ -11,7 +11,6 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -87,8 +86,8 @@ _REAL_WRITE = os.write
 def _counting(at: int | None) -> list[int]:
     count = [0]
 
-    def watched(act: Callable[..., Any]) -> Callable[..., Any]:
-        def acting(*args: Any, **kwargs: Any) -> Any:
+    def watched(act: Callable) -> Callable:
+        def acting(*args, **kwargs):
             count[0] += 1
             if count[0] == at:
                 os.kill(os.getpid(), signal.SIGKILL)

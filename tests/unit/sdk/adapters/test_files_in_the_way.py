@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -123,9 +122,7 @@ AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
 
 
 @pytest.mark.parametrize(("name", "act", "change", "undone", "then"), AFTER.values(), ids=AFTER)
-def test_later_changes_are_left(
-    files: Any, root: Path, name: str, act: Any, change: Any, undone: bool, then: str
-) -> None:
+def test_later_changes_are_left(files, root: Path, name: str, act, change, undone: bool, then: str) -> None:
     session = committed(files, act)
     change(root / name)
     with nullcontext() if undone else pytest.raises(JournalError, match="was not undone completely"):
@@ -155,7 +152,7 @@ SETTLED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("settle", "then"), SETTLED.values(), ids=SETTLED.keys())
-def test_what_a_person_settles_is_ended_next(files: FilesAdapter, root: Path, settle: Any, then: str) -> None:
+def test_what_a_person_settles_is_ended_next(files: FilesAdapter, root: Path, settle, then: str) -> None:
     session = committed(files, lambda files: files.write("a", "mine"))
     replaced(root / "a")
     with pytest.raises(JournalError):
@@ -266,7 +263,7 @@ def test_it_is_finished_when_nothing_prevents_it(files: FilesAdapter, root: Path
 # ------------------------------------------------------------------------------------------ in a transaction
 
 
-def test_changed_files_are_never_undone(desk: Desk, files: Any, root: Path, monkeypatch: Any) -> None:
+def test_changed_files_are_never_undone(desk: Desk, files, root: Path, monkeypatch) -> None:
     """`a` is replaced from outside, just after it was committed with a file that cannot be."""
     (desk.folder / "more").mkdir()
     more, save = FilesAdapter(desk.folder / "more"), save_tool(desk, files)

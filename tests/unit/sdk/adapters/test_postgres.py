@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -170,7 +169,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(begun: Begun, arrived: bool,
     begun.session.prepare("a-1")
     real = begun.session._connection.execute
 
-    def losing(query: Any, *args: Any, **kwargs: Any) -> Any:
+    def losing(query, *args, **kwargs):
         if arrived:
             real(query, *args, **kwargs)
         raise psycopg.OperationalError("the line broke")

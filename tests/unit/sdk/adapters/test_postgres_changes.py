@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -63,7 +61,7 @@ DIFFS: dict[str, tuple[list[str], list[str], Expected]] = {
 
 
 @pytest.mark.parametrize(("before", "said", "expected"), DIFFS.values(), ids=DIFFS)
-def test_the_diff_lists_changes(server: Database, before: Any, said: Any, expected: Any) -> None:
+def test_the_diff_lists_changes(server: Database, before, said, expected) -> None:
     assert_diff(server, before, said, expected)
 
 
@@ -201,7 +199,7 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
             session.changes()
 
 
-def test_without_time_there_is_no_diff(server: Database, conninfo: str, monkeypatch: Any) -> None:
+def test_without_time_there_is_no_diff(server: Database, conninfo: str, monkeypatch) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
     for seconds in (0.0, -5.0):
         monkeypatch.setattr(row_diff, "MAX_SECONDS", seconds)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("postgresql")
 
 
 @pytest.fixture
-def outside(conninfo: str, rows: PostgresRows) -> Iterator[psycopg.Connection[Any]]:
+def outside(conninfo: str, rows: PostgresRows) -> Iterator:
     """Somebody else's connection to the database of the rows."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         yield connection
@@ -42,7 +41,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
-def test_no_tool_moves_the_mark(outside: psycopg.Connection[Any], rows: PostgresRows, moves: str) -> None:
+def test_no_tool_moves_the_mark(outside: psycopg.Connection, rows: PostgresRows, moves: str) -> None:
     adapter = rows.adapter()
     session, marks = adapter.begin("t-1"), "SELECT attempt_id FROM {}.countersign_landed"
     outside.execute("CREATE SCHEMA tenant_7")
@@ -60,7 +59,7 @@ def test_no_tool_moves_the_mark(outside: psycopg.Connection[Any], rows: Postgres
         outside.execute(f'DROP SCHEMA IF EXISTS "{outside.info.user}" CASCADE'.encode())
 
 
-def test_an_agent_s_own_schema_has_its_mark(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+def test_an_agent_s_own_schema_has_its_mark(conninfo: str, outside: psycopg.Connection) -> None:
     outside.execute('CREATE SCHEMA "Ten ant"')
     try:
         adapter = PostgresAdapter(f"{conninfo}?options=-csearch_path%3D%22Ten%5C%20ant%22", name="rows")
@@ -97,7 +96,7 @@ def test_many_that_come_first_at_once_all_begin(conninfo: str, rows: PostgresRow
         list(pool.map(begin, range(6)))
 
 
-def test_a_used_name_is_reported_first(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+def test_a_used_name_is_reported_first(conninfo: str, outside: psycopg.Connection) -> None:
     outside.execute("CREATE DOMAIN countersign_landed AS text")
     try:
         with pytest.raises(psycopg.errors.DuplicateObject):
@@ -109,9 +108,9 @@ def test_a_used_name_is_reported_first(conninfo: str, outside: psycopg.Connectio
 # ------------------------------------------------------------------------------ others who write meanwhile
 
 
-def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple[Any, Any]:
+def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple:
     """Live tools that read and write numbers; `also` ends each SELECT."""
-    live: Any = {"lane": "live", "adapter": adapter, "registry": desk.registry}
+    live = {"lane": "live", "adapter": adapter, "registry": desk.registry}
 
     @tool("look", **live)
     def look(key: str) -> int:
@@ -165,7 +164,7 @@ WAITED = r"lock timeout, wait_seconds=0\.1.*Retry"
 
 
 @pytest.fixture
-def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connection[Any]:
+def busy(outside: psycopg.Connection, rows: PostgresRows) -> psycopg.Connection:
     """Another session has written to the table and not committed yet."""
     rows.change_outside("k", "old")
     outside.execute("BEGIN")
@@ -173,7 +172,7 @@ def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connec
     return outside
 
 
-def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[Any]) -> None:
+def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
     with pytest.raises(IsolationConflict, match=WAITED) as raised:
         adapter.begin("t-1")
@@ -195,7 +194,7 @@ def test_a_locked_row_is_one_and_the_session_lives(conninfo: str, rows: Postgres
     assert rows.outside("other") == "mine"
 
 
-def test_a_table_of_marks_being_made_is_a_conflict(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+def test_a_table_of_marks_being_made_is_a_conflict(conninfo: str, outside: psycopg.Connection) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
     with outside.transaction():
         outside.execute(_TABLE.encode())

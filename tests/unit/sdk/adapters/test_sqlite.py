@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -214,7 +213,7 @@ def test_an_outer_effect_stays_guarded_and_watched_after_an_inner_one(bank: Bank
 @pytest.mark.parametrize("error", [ZeroDivisionError, SessionLost])
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_block_raises_a_loss_it_swallowed(
-    desk: Desk, refund: Any, path: Path, adapter: SQLiteAdapter, error: Any, dry_run: bool
+    desk: Desk, refund, path: Path, adapter: SQLiteAdapter, error, dry_run: bool
 ) -> None:
     @tool("book", lane="live", adapter=adapter, registry=desk.registry)
     def book(order: str, account: str = "a") -> None:

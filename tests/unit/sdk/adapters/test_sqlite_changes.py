@@ -6,7 +6,6 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,7 +57,7 @@ DIFFS: dict[str, tuple[list[str], list[str], Expected]] = {
 
 
 @pytest.mark.parametrize(("before", "said", "expected"), DIFFS.values(), ids=DIFFS)
-def test_the_diff_lists_changes(sqlite: Database, before: Any, said: Any, expected: Any) -> None:
+def test_the_diff_lists_changes(sqlite: Database, before, said, expected) -> None:
     assert_diff(sqlite, before, said, expected)
 
 
@@ -83,7 +82,7 @@ def test_changed_values_that_equal_are_reported(
 
 
 def test_connection_settings_of_a_tool_do_not_affect_the_diff(sqlite: Database) -> None:
-    def rows_as_dicts(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    def rows_as_dicts(cursor: sqlite3.Cursor, row: tuple) -> dict:
         return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
 
     with sqlite.session() as session:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -94,14 +93,14 @@ def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(bank
     assert bank.noted() == []
 
 
-CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
+CURSORS = [
     sqlite3.Cursor,
     lambda connection: connection.cursor(type("Own", (sqlite3.Cursor,), {})),
 ]
 
 
 @pytest.mark.parametrize("cursor", CURSORS)
-def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable[[Any], Any]) -> None:
+def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable) -> None:
     with bank.effect():
         for run_internal in (
             lambda it: it.execute(PUT, ("bare",)),
@@ -114,7 +113,7 @@ def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable[[Any], 
 
 
 @pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
-def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable[[sqlite3.Connection], Any]) -> None:
+def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable) -> None:
     def rows() -> Iterator[tuple[str]]:
         yield ("r1",)
         with suppress(sqlite3.Error):
@@ -151,7 +150,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
     def arm(action: int) -> None:
         real, left = LiveConnection._allowed, [action]
 
-        def allowed(self: LiveConnection, what: int, *more: Any) -> int:
+        def allowed(self: LiveConnection, what: int, *more) -> int:
             if what in left:
                 left.clear()
                 ctrl_c()
@@ -163,7 +162,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
 
 
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
-def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], None], act: Any) -> None:
+def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], None], act) -> None:
     """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
     with bank.effect():
         asked(sqlite3.SQLITE_INSERT)

@@ -7,7 +7,6 @@ import os
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -77,7 +76,7 @@ def test_a_session_that_ended_keeps_no_other_of_its_loop_out(adapter: SQLiteAdap
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_landed_reports_what_is_known_during_a_commit(adapter: Any, path: Path, prepared: bool) -> None:
+def test_landed_reports_what_is_known_during_a_commit(adapter, path: Path, prepared: bool) -> None:
     """A session of ours keeps others out; while another process has the lock, a missing mark proves nothing."""
     another_process = SQLiteAdapter(path, busy_seconds=0.05)
     assert adapter.landed("a-1") is False
@@ -159,7 +158,7 @@ KEPT: dict[str, tuple[list[str], bool, int]] = {
 
 
 @pytest.mark.parametrize(("statements", "asked", "left"), KEPT.values(), ids=KEPT)
-def test_sound_references_stay(family: Any, tmp_path: Path, statements: Any, asked: bool, left: int) -> None:
+def test_sound_references_stay(family, tmp_path: Path, statements, asked: bool, left: int) -> None:
     adapter = family if asked else SQLiteAdapter(tmp_path / "family.db")
     session = adapter.begin("t-1")
     if asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 from urllib.parse import urlsplit
 
 import pytest
@@ -33,7 +33,7 @@ ACTS = uncompensated_acts()
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Result:
@@ -110,7 +110,7 @@ def test_a_word_finds_by_name_title_group_and_example() -> None:
     assert "payments.payout" in {one.tool for one in search_entries("money")}
 
 
-def test_the_list_has_every_name_whole_when_narrow(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_has_every_name_whole_when_narrow(terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     output = terminal("catalogue")
     lines = output.stdout.splitlines()
@@ -122,7 +122,7 @@ def test_the_list_has_every_name_whole_when_narrow(terminal: Any, monkeypatch: p
     assert "none of them has the word 'zzz'" in terminal("catalogue", "zzz").output
 
 
-def test_the_whole_of_it_is_one_document(terminal: Any) -> None:
+def test_the_whole_of_it_is_one_document(terminal) -> None:
     output = json.loads(terminal("catalogue", "--json").stdout)
     assert output["format"] == "countersign/catalogue/v1"
     assert [one["tool"] for one in output["manifests"]] == list(EVERY)
@@ -131,7 +131,7 @@ def test_the_whole_of_it_is_one_document(terminal: Any) -> None:
     assert load_manifest(json.dumps(refund["manifest"]).encode()) == EVERY["payments.refund"].manifest
 
 
-def test_what_is_printed_can_be_redirected_to_a_file(terminal: Any) -> None:
+def test_what_is_printed_can_be_redirected_to_a_file(terminal) -> None:
     output = terminal("take", "payments.charge")
     assert output.exit_code == 0
     assert load_manifest(output.stdout.encode()) == EVERY["payments.charge"].manifest
@@ -143,7 +143,7 @@ def test_what_is_printed_can_be_redirected_to_a_file(terminal: Any) -> None:
         assert says in output.stderr
 
 
-def test_a_repeated_name_is_reported_once(terminal: Any) -> None:
+def test_a_repeated_name_is_reported_once(terminal) -> None:
     output = terminal("take", "mail.send", "mail.send", "payments.charge", "--out", "drafts")
     assert output.exit_code == 0, output.output
     mail, charge = output.stderr.split("the function to write: ")[1:]
@@ -153,7 +153,7 @@ def test_a_repeated_name_is_reported_once(terminal: Any) -> None:
     assert "no compensation" not in charge
 
 
-def test_a_folder_gets_it_with_its_compensation_as_drafts(terminal: Any, tmp_path: Path) -> None:
+def test_a_folder_gets_it_with_its_compensation_as_drafts(terminal, tmp_path: Path) -> None:
     output = terminal("take", "payments.charge", "mail.send", "--out", "drafts")
     mail = tmp_path / "drafts/mail.send.json"
     assert (output.exit_code, output.stdout) == (0, "")
@@ -169,7 +169,7 @@ def test_a_folder_gets_it_with_its_compensation_as_drafts(terminal: Any, tmp_pat
     assert load_manifest(mail.read_bytes()) == EVERY["mail.send"].manifest
 
 
-def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
+def test_it_may_have_a_name_of_your_own(terminal, tmp_path: Path) -> None:
     twice = terminal("take", "mail.send", "mail.send", "--as", "post.send")
     assert load_manifest(twice.stdout.encode()).tool == "post.send"
     output = terminal("take", "payments.refund", "--as", "refund")
@@ -193,20 +193,20 @@ def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
         ("mail.send sms.send --out drafts --as send", "--as 'send' names one manifest, and 2 are taken"),
     ],
 )
-def test_what_cannot_be_is_refused(terminal: Any, tmp_path: Path, words: str, said: str) -> None:
+def test_what_cannot_be_is_refused(terminal, tmp_path: Path, words: str, said: str) -> None:
     output = terminal("take", *words.split())
     assert (output.exit_code, output.stdout, said in output.stderr) == (1, "", True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
-def test_the_function_it_names_fits_the_manifest(terminal: Any, one: Entry) -> None:
+def test_the_function_it_names_fits_the_manifest(terminal, one: Entry) -> None:
     (line,) = re.findall(r"the function to write: (.*)", terminal("take", one.tool).stderr)
     head, _, definition = line.partition(" def ")
     if one.manifest.lane is Lane.LIVE:
         assert head == f'@tool("{one.tool}", lane="live", adapter=...)'
         return
-    place: dict[str, Any] = {}
+    place = {}
     exec(f"def {definition}: ...", place)
     function = place[definition.partition("(")[0]]
     require_fits(tool_of(tool(one.tool, registry=ToolRegistry())(function)), one.manifest)

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -45,7 +44,7 @@ def run(*args: str) -> Result:
 
 def park(module: Path, desk: Desk) -> str:
     """The transaction of an agent process that stages a large refund, and ends."""
-    namespace: dict[str, Any] = {"__name__": "cli_tools", "__file__": str(module)}
+    namespace = {"__name__": "cli_tools", "__file__": str(module)}
     exec(compile(module.read_text(), str(module), "exec"), namespace)
     for name in ("cli_refund", "cli_send"):
         desk.service.review([default_registry.require(name, "it is reviewed").draft_manifest()])
@@ -71,7 +70,7 @@ def test_resume_fires_what_was_approved_since(operated: Desk, module: Path) -> N
 
 
 @EACH_VERB
-def test_tools_of_several_programs_are_each_named(operated: Desk, module: Path, verb: Any) -> None:
+def test_tools_of_several_programs_are_each_named(operated: Desk, module: Path, verb) -> None:
     """They share an agent and its journal, as the scripts of one folder do."""
     operated.service.approve(park(module, operated))
     default_registry._tools.clear()
@@ -86,7 +85,7 @@ def test_tools_of_several_programs_are_each_named(operated: Desk, module: Path, 
 
 
 @EACH_VERB
-def test_waiting_ends_with_0_and_being_kept_with_3(operated: Desk, module: Path, verb: Any) -> None:
+def test_waiting_ends_with_0_and_being_kept_with_3(operated: Desk, module: Path, verb) -> None:
     module.write_text(MODULE.replace('return f"r-{order_id}"', 'raise ConnectionError("no answer")'))
     pending, command = park(module, operated), (*verb, "--tools", str(module))
     assert run(*command).exit_code == 0
@@ -145,7 +144,7 @@ def test_export_writes_drafts_next_to_the_module_and_keeps_existing_ones(module:
     assert (module.parent / "out" / "cli_send.json").is_file()
 
 
-def listed(module: Path, *names: str) -> list[Any]:
+def listed(module: Path, *names: str) -> list:
     """These facts of each tool."""
     output = json.loads(run("tools", "list", "--tools", str(module), "--json").output)
     return [tuple(one[name] for name in names) for one in output["tools"]]
@@ -233,7 +232,7 @@ def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path: Path, modu
         (("tools", "export", "--tools", "empty.py"), "defines no tools"),
     ],
 )
-def test_errors_are_one_sentence(args: Any, says: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_errors_are_one_sentence(args, says: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.py").touch()
     result = run(*args)
@@ -244,7 +243,7 @@ COMMANDS = ["tools export", "tools list", "resume", "worker --once", "journal cl
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_failed_import_is_reported_with_its_line(command: str, operated: Desk, monkeypatch: Any) -> None:
+def test_a_failed_import_is_reported_with_its_line(command: str, operated: Desk, monkeypatch) -> None:
     (operated.folder / "broken_module_of_ours.py").write_text("import os\nimport nothing_like_this\n")
     monkeypatch.chdir(operated.folder)
     result = run(*command.split(), "--tools", "broken_module_of_ours")

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -122,7 +121,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "says"), MISTAKES)
-def test_a_mistake_is_a_sentence(whole: Path, words: str, says: str, monkeypatch: Any) -> None:
+def test_a_mistake_is_a_sentence(whole: Path, words: str, says: str, monkeypatch) -> None:
     monkeypatch.chdir(whole.parent)
     result = run(whole, *shlex.split(words))
     assert (result.exit_code, says in result.output) == (1, True)
@@ -211,7 +210,7 @@ def test_stats_know_how_long_people_took(desk: Desk) -> None:
 
 
 @ON_POSTGRES
-def test_every_verb_reads_postgresql(whole: Path, at_postgres: JournalUrl, monkeypatch: Any) -> None:
+def test_every_verb_reads_postgresql(whole: Path, at_postgres: JournalUrl, monkeypatch) -> None:
     monkeypatch.setattr(SystemClock, "wall", TickingClock().wall)  # today is the journal's day
     assert run(at_postgres, "verify").output == "intact: 7 transactions, 93 lines\n"
     assert run(at_postgres, "stats", "--json").output == run(whole, "stats", "--json").output

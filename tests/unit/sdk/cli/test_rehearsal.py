@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -66,7 +65,7 @@ nothing = 7
 '''
 
 
-def policy(_: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]:
+def policy(_: str, args: dict) -> Verdict | tuple[Verdict, Reason]:
     if args["amount_cents"] > 500_000:
         return Verdict.DENY, Reason(code=DenyCode.FORBIDDEN_BY_POLICY, text="too much")
     return Verdict.REVIEW if args["amount_cents"] > 5_000 else Verdict.RELEASE
@@ -140,9 +139,7 @@ REFUSED_LIVE = [
 
 
 @pytest.mark.parametrize(("verdict", "status", "says"), REFUSED_LIVE)
-def test_live_calls_exit_as_staged_ones(
-    served: Desk, agent: Path, verdict: Any, status: int, says: str
-) -> None:
+def test_live_calls_exit_as_staged_ones(served: Desk, agent: Path, verdict, status: int, says: str) -> None:
     load_step(f"{agent}:watches")
     watched = default_registry.require("rehearsed_watched", "it is published")
     served.service.review([watched.draft_manifest()])

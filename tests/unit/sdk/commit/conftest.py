@@ -1,7 +1,5 @@
 """A refund and a charge of the test's desk, and timeouts that are over soon for tests that say so."""
 
-from typing import Any
-
 import pytest
 
 from tests.fakes.desk import Desk, charge_tools, refund_tool
@@ -11,10 +9,10 @@ __all__ = ["hurried"]
 
 
 @pytest.fixture
-def refund(desk: Desk) -> Any:
+def refund(desk: Desk):
     return refund_tool(desk)
 
 
 @pytest.fixture
-def charge(desk: Desk) -> Any:
+def charge(desk: Desk):
     return charge_tools(desk)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from countersign import Placeholder, Unsure, current_effect, probe
 from countersign.concurrency import SyncExecutor
@@ -17,16 +16,16 @@ class Payment:
     """A payment whose outcome its probe may know."""
 
     desk: Desk
-    answer: Callable[[], Any]
-    asked: list[tuple[Any, ...]]
+    answer: Callable
+    asked: list
     pay: Callable[[str, int], Placeholder[dict[str, int]]]
 
 
 def payment(
-    desk: Desk, answer: Any, error: BaseException | None = None, *, acts: bool = True, **options: Any
+    desk: Desk, answer, error: BaseException | None = None, *, acts: bool = True, **options
 ) -> Payment:
     """A tool that acts and raises, and its probe; `answer` is what that answers, or a function that does."""
-    asked: list[tuple[Any, ...]] = []
+    asked = []
 
     @order_tool(desk, probe="find_pay", **options)
     def pay(order_id: str, cents: int) -> dict[str, int]:
@@ -37,7 +36,7 @@ def payment(
     found = Payment(desk, answer if callable(answer) else lambda: answer, asked, pay)
 
     @probe("find_pay", registry=desk.registry)
-    def find_pay(cents: int, order_id: str) -> Any:
+    def find_pay(cents: int, order_id: str):
         asked.append((order_id, cents, current_effect()))
         return found.answer()
 
@@ -48,7 +47,7 @@ def unsure() -> Unsure:
     return Unsure()
 
 
-def sleeping(desk: Desk, monkeypatch: Any, then: Callable[[], None] = lambda: None) -> list[float]:
+def sleeping(desk: Desk, monkeypatch, then: Callable[[], None] = lambda: None) -> list[float]:
     """Time passes at once, and something may happen meanwhile."""
     slept: list[float] = []
 
@@ -61,14 +60,14 @@ def sleeping(desk: Desk, monkeypatch: Any, then: Callable[[], None] = lambda: No
     return slept
 
 
-def raising(error: BaseException) -> Callable[..., Any]:
-    def answer(*_: Any) -> Any:
+def raising(error: BaseException) -> Callable:
+    def answer(*_):
         raise error
 
     return answer
 
 
-def probed_void(desk: Desk, answer: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
+def probed_void(desk: Desk, answer: Callable, **options) -> tuple:
     """A charge whose `void` is lost, with a probe of its own; and what says that the charge is not wanted."""
 
     @order_tool(desk, resource=("Charge", "charge_id"), probe="voided", **options)

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,12 +21,12 @@ from tests.fakes.running import Left, fails, run
 LARGE = 90_000
 
 
-def reviewed(desk: Desk, *calls: Any, **options: Any) -> Left:
+def reviewed(desk: Desk, *calls, **options) -> Left:
     """A block that waits for review."""
     return fails(desk, errors.ReviewPending, *calls, **options)
 
 
-def test_a_small_refund_fires_once_in_one_round_trip_and_its_result_is_there(desk: Desk, refund: Any) -> None:
+def test_a_small_refund_fires_once_in_one_round_trip_and_its_result_is_there(desk: Desk, refund) -> None:
     with desk.step() as txn:
         placed = refund("o-1", 4_200)
         assert desk.done == []
@@ -40,13 +39,13 @@ def test_a_small_refund_fires_once_in_one_round_trip_and_its_result_is_there(des
         assert (one.result, one.outcome, txn.state) == ({"refund_id": "r-o-1-4200"}, "fired", "settled")
 
 
-def test_a_denied_effect_fires_nothing_and_says_why(desk: Desk, refund: Any) -> None:
+def test_a_denied_effect_fires_nothing_and_says_why(desk: Desk, refund) -> None:
     denied = fails(desk, errors.Denied, (refund, "o-1", 1_000), (refund, "o-2", 900_000))
     assert (desk.done, "split it with finance" in denied.said) == ([], True)
     assert [(r.tool, r.policy) for r in denied.error.reasons] == [("refund", "never-huge")]
 
 
-def test_review_without_live_effects_parks_and_says_where_people_answer(desk: Desk, refund: Any) -> None:
+def test_review_without_live_effects_parks_and_says_where_people_answer(desk: Desk, refund) -> None:
     pending = reviewed(desk, (refund, "o-1", LARGE))
     assert (pending.error.parked, desk.done, pending.txn.state) == (True, [], "review")
     assert pending.error.reviews[0].asks == (ApprovalRequirement(("finance",), 1),)
@@ -62,7 +61,7 @@ def test_review_without_live_effects_parks_and_says_where_people_answer(desk: De
     assert desk.done == [("refund", "o-1", LARGE)]
 
 
-def test_arguments_changed_after_staging_fire_as_they_were_staged(desk: Desk, refund: Any) -> None:
+def test_arguments_changed_after_staging_fire_as_they_were_staged(desk: Desk, refund) -> None:
     tags = ["late"]
     with pytest.raises(errors.ReviewPending) as pending, desk.step():
         refund("o-1", LARGE, tags)
@@ -76,7 +75,7 @@ def test_arguments_changed_after_staging_fire_as_they_were_staged(desk: Desk, re
 EDIT = {"order_id": "o-1", "amount_cents": 70_000}
 
 
-def edited(desk: Desk, refund: Any, edit: dict[str, Any] = EDIT, **how: Any) -> None:
+def edited(desk: Desk, refund, edit: dict = EDIT, **how) -> None:
     """People have changed the arguments of a refund and approved it."""
     txn = reviewed(desk, (refund, "o-1", LARGE), **how).error.txn
     desk.service.edit(txn, 0, edit)
@@ -84,7 +83,7 @@ def edited(desk: Desk, refund: Any, edit: dict[str, Any] = EDIT, **how: Any) -> 
 
 
 @pytest.mark.parametrize("says", [False, lambda _: False, lambda _: "yes", lambda _: 1, lambda _: None])
-def test_only_what_was_staged_fires_unless_the_program_says_so(desk: Desk, refund: Any, says: Any) -> None:
+def test_only_what_was_staged_fires_unless_the_program_says_so(desk: Desk, refund, says) -> None:
     edited(desk, refund)
     (found,) = resume(desk.runtime)  # a worker asks no one
     assert (desk.done, "accept_edits=True" in found.note) == ([], True)
@@ -99,7 +98,7 @@ def test_only_what_was_staged_fires_unless_the_program_says_so(desk: Desk, refun
     assert desk.done == [("refund", "o-1", 70_000)]
 
 
-def test_a_worker_takes_what_its_program_said_it_takes(desk: Desk, refund: Any) -> None:
+def test_a_worker_takes_what_its_program_said_it_takes(desk: Desk, refund) -> None:
     edited(desk, refund, accept_edits=True)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 70_000)])
@@ -109,7 +108,7 @@ def test_a_worker_takes_what_its_program_said_it_takes(desk: Desk, refund: Any) 
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_a_body_that_raises_or_is_interrupted_submits_nothing(desk: Desk, refund: Any, error: Any) -> None:
+def test_a_body_that_raises_or_is_interrupted_submits_nothing(desk: Desk, refund, error) -> None:
     with pytest.raises(error), desk.step() as txn:
         refund("o-1", 4_200)
         raise error
@@ -117,14 +116,14 @@ def test_a_body_that_raises_or_is_interrupted_submits_nothing(desk: Desk, refund
 
 
 @pytest.mark.parametrize("why", ["the customer changed her mind", None])
-def test_a_withdrawal_is_blamed_on_no_other_effect(desk: Desk, refund: Any, why: Any) -> None:
+def test_a_withdrawal_is_blamed_on_no_other_effect(desk: Desk, refund, why) -> None:
     desk.service.withdraw(reviewed(desk, (refund, "o-1", LARGE)).error.txn, why)
     (found,) = resume(desk.runtime)
     assert "[withdrawn]" in found.note and (why or "it was withdrawn") in found.note
     assert "another effect" not in found.note
 
 
-def test_an_effect_that_went_with_another_says_so_where_the_service_does_not(desk: Desk, refund: Any) -> None:
+def test_an_effect_that_went_with_another_says_so_where_the_service_does_not(desk: Desk, refund) -> None:
     txn = reviewed(desk, (refund, "o-1", LARGE), (refund, "o-2", LARGE)).error.txn
     desk.service.deny(txn)
     denied, sibling = desk.service.latest(txn).held
@@ -151,14 +150,14 @@ def test_a_tool_declared_repeat_fires_each_call(desk: Desk) -> None:
     assert len(desk.done) == len(set(desk.keys)) == 2
 
 
-USES: list[Callable[[Any], Any]] = [
+USES = [
     *(bool, str, iter, len, int),
     *(lambda p: p == 1, lambda p: p != 1, lambda p: f"{p}", lambda p: p + 1),
     *(lambda p: p["refund_id"], lambda p: p.result, lambda p: {p: 1}),
 ]
 
 
-def test_a_placeholder_refuses_to_be_a_value(desk: Desk, refund: Any) -> None:
+def test_a_placeholder_refuses_to_be_a_value(desk: Desk, refund) -> None:
     with desk.step():
         placed = refund("o-1", 4_200)
         for use in USES:
@@ -175,7 +174,7 @@ LESS = {"order_id": "o-1", "amount_cents": 60_000}
 STAGED = {"order_id": "o-1", "amount_cents": 90_000}
 
 
-def proposing(*proposed: dict[str, Any], tool: str = "refund") -> TransactionView:
+def proposing(*proposed: dict, tool: str = "refund") -> TransactionView:
     """A transaction of one effect with these proposals."""
     given = {"reason": "half arrived", "person": "p", "name": "Maya"}
     make = ProposalView.model_construct
@@ -183,12 +182,12 @@ def proposing(*proposed: dict[str, Any], tool: str = "refund") -> TransactionVie
     return current(STAGED, SimpleNamespace(proposals=proposals), tool)
 
 
-def responder(desk: Desk, judge: EditPolicy, service: Any = None) -> ProposalResponder:
-    engine: Any = SimpleNamespace(registry=desk.registry, service=service)
+def responder(desk: Desk, judge: EditPolicy, service=None) -> ProposalResponder:
+    engine = SimpleNamespace(registry=desk.registry, service=service)
     return ProposalResponder(engine, judge)
 
 
-def answers(desk: Desk, view: Any, judge: EditPolicy = True, code: Any = None) -> tuple[Any, list[str]]:
+def answers(desk: Desk, view, judge: EditPolicy = True, code=None) -> tuple:
     """What comes of it, and what was accepted, where the service accepts everything or refuses by a code."""
     accepted: list[str] = []
 
@@ -225,8 +224,8 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("args", UNFIT.values(), ids=UNFIT)
-def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[Any] = []
+def test_what_does_not_fit_is_left_open(desk: Desk, args, caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
     view = proposing(args, LESS)
     assert answers(desk, view, lambda one: seen.append(one) or True) == ("the new revision", ["prop_1"])
     assert [one.proposal_id for one in seen] == ["prop_1"]
@@ -234,7 +233,7 @@ def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize(("judge", "reported"), [(True, errors.NotStageable), (False, errors.Edited)])
-def test_args_that_the_tool_would_misread_are_not_fired(desk: Desk, judge: bool, reported: Any) -> None:
+def test_args_that_the_tool_would_misread_are_not_fired(desk: Desk, judge: bool, reported) -> None:
     """I-2: not even for a program that accepts every change; one that accepts none gets an error."""
     made, unfit = responder(desk, judge), UNFIT["text for a number"]
     if judge:
@@ -244,20 +243,20 @@ def test_args_that_the_tool_would_misread_are_not_fired(desk: Desk, judge: bool,
     assert judge or [one.args for one in refused.value.edits] == [unfit]
 
 
-def current(args: dict[str, Any], review: Any = None, tool: str = "refund") -> TransactionView:
+def current(args: dict, review=None, tool: str = "refund") -> TransactionView:
     """A transaction whose one effect has these arguments now."""
     effect = EffectView.model_construct(tool=tool, effect_id="e", args=args, review=review, edits=())
     return TransactionView.model_construct(txn="t", effects=(effect,))
 
 
-def listed(args: dict[str, Any]) -> Any:
+def listed(args: dict):
     """A list of one call with these arguments."""
     effect = SimpleNamespace(args=args, args_bytes=canonicalize(args))
     return SimpleNamespace(calls=[SimpleNamespace(effect=effect)], run_key="k", txn="t")
 
 
 @pytest.mark.parametrize("judge", [False, lambda _: False, lambda _: None, lambda _: 1, lambda _: "yes"])
-def test_only_true_is_a_yes(desk: Desk, judge: bool | Callable[[Any], Any]) -> None:
+def test_only_true_is_a_yes(desk: Desk, judge: bool | Callable) -> None:
     view = proposing(LESS)
     assert answers(desk, view, judge) == (view, [])
 

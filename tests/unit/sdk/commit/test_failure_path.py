@@ -1,6 +1,6 @@
 """When firing fails: what is compensated, what is left alone, and which error is raised."""
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -20,7 +20,7 @@ def acts(desk: Desk) -> list[str]:
     return [name for name, *_ in desk.done]
 
 
-def test_what_fired_is_compensated_newest_first_after_a_known_failure(desk: Desk, charge: Any) -> None:
+def test_what_fired_is_compensated_newest_first_after_a_known_failure(desk: Desk, charge) -> None:
     notify = refusing_tool(desk, "mailbox full")
     with pytest.raises(errors.EffectFailed) as failed, desk.step() as txn:
         charge("o-1", 100)
@@ -41,14 +41,14 @@ NOT_DONE = [(errors.NotDone("refused"), {}), (ValueError("refused"), {"failure_m
 
 
 @pytest.mark.parametrize(("error", "declared"), NOT_DONE)
-def test_a_first_effect_that_fails_leaves_nothing(desk: Desk, refund: Any, error: Any, declared: Any) -> None:
+def test_a_first_effect_that_fails_leaves_nothing(desk: Desk, refund, error, declared) -> None:
     notify = failing_tool(desk, error, acts=False, **declared)
     failed = fails(desk, errors.EffectFailed, (notify, "o-1"), (refund, "o-1", 100))
     assert (desk.done, failed.txn.state) == ([], "ended")
     assert states(desk) == {"notify#1": "failed", "refund#2": "unused"}
 
 
-def test_an_effect_without_compensation_stays_and_is_named(desk: Desk, refund: Any) -> None:
+def test_an_effect_without_compensation_stays_and_is_named(desk: Desk, refund) -> None:
     notify = refusing_tool(desk)
     failed = fails(desk, errors.EffectFailed, (refund, "o-1", 100), (notify, "o-1"), (notify, "o-2"))
     assert (desk.done, failed.txn.state) == ([("refund", "o-1", 100)], "unsettled")
@@ -56,7 +56,7 @@ def test_an_effect_without_compensation_stays_and_is_named(desk: Desk, refund: A
     assert failed.said.endswith("under another key only what is not in effect: notify#2, notify#3.")
 
 
-def test_an_exception_of_a_tool_means_unknown(desk: Desk, charge: Any, refund: Any) -> None:
+def test_an_exception_of_a_tool_means_unknown(desk: Desk, charge, refund) -> None:
     notify, tasks = failing_tool(desk, TimeoutError("slow")), f"{desk.service.iss}/tasks"
     calls = (charge, "o-1", 100), (notify, "o-1"), (refund, "o-1", 100)
     unknown = fails(desk, errors.OutcomeUnknown, *calls)
@@ -73,7 +73,7 @@ def test_an_exception_of_a_tool_means_unknown(desk: Desk, charge: Any, refund: A
 
 
 @pytest.mark.parametrize("settled", [EffectState.FAILED, EffectState.FIRED])
-def test_a_settled_unknown_decides_what_is_compensated(desk: Desk, charge: Any, settled: EffectState) -> None:
+def test_a_settled_unknown_decides_what_is_compensated(desk: Desk, charge, settled: EffectState) -> None:
     notify, is_failed = failing_tool(desk, TimeoutError("slow")), settled is EffectState.FAILED
     calls = [(charge, "o-1", 100), (notify, "o-1"), *[(charge, "o-2", 200)] * is_failed]
     unknown = fails(desk, errors.OutcomeUnknown, *calls)
@@ -96,7 +96,7 @@ def test_not_done_after_a_lost_answer_is_still_unknown(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("text", "secret"), [("x" * 600, ()), ("s3cret", ("/order_id",))])
-def test_the_texts_of_both_tries_are_bounded_and_hide_secrets(desk: Desk, text: str, secret: Any) -> None:
+def test_the_texts_of_both_tries_are_bounded_and_hide_secrets(desk: Desk, text: str, secret) -> None:
     raised = ConnectionError(text), errors.NotDone(text)
     upsert = answering_tool(desk, *raised, idempotent=True, changes={"secret": secret})
     fails(desk, errors.OutcomeUnknown, (upsert, "o-1"))
@@ -107,7 +107,7 @@ def test_the_texts_of_both_tries_are_bounded_and_hide_secrets(desk: Desk, text: 
 
 
 @pytest.mark.parametrize(("error", "declared"), NOT_DONE)
-def test_a_try_that_was_cut_off_stays_in_doubt(desk: Desk, error: Any, declared: Any) -> None:
+def test_a_try_that_was_cut_off_stays_in_doubt(desk: Desk, error, declared) -> None:
     upsert = answering_tool(desk, "set", error, idempotent=True, **declared)
     with full_after(desk.runtime.journal, 1):
         fails(desk, errors.OutcomeUnknown, (upsert, "o-1"))
@@ -120,7 +120,7 @@ def test_a_try_that_was_cut_off_stays_in_doubt(desk: Desk, error: Any, declared:
 # --------------------------------------------------------------------------------- taking back what has fired
 
 
-def undone(desk: Desk, *calls: Any) -> Left:
+def undone(desk: Desk, *calls) -> Left:
     """These calls, and an effect after them that is known not done."""
     return fails(desk, errors.EffectFailed, *calls, (refusing_tool(desk), "o-1"))
 
@@ -129,7 +129,7 @@ def people_allow_void(desk: Desk) -> None:
     desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
 
 
-def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk: Desk, charge: Any) -> None:
+def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk: Desk, charge) -> None:
     """Notifying the customer again would announce a charge that is voided a minute later."""
     people_allow_void(desk)
     failed = undone(desk, (charge, "o-1", 100), (charge, "o-2", 200))
@@ -150,7 +150,7 @@ def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk
     assert (found.after, acts(desk)) == ("settled", ["charge", "charge", "void", "void"])
 
 
-def test_effects_without_compensation_do_not_wait_for_people(desk: Desk, charge: Any, refund: Any) -> None:
+def test_effects_without_compensation_do_not_wait_for_people(desk: Desk, charge, refund) -> None:
     people_allow_void(desk)
     failed = undone(desk, (charge, "o-1", 100), (refund, "o-1", 100))
     assert "Still in effect and not undone: refund#2; `countersign resume" in failed.said
@@ -159,7 +159,7 @@ def test_effects_without_compensation_do_not_wait_for_people(desk: Desk, charge:
     assert (found.waiting, found.needs_attention) == (False, True)
 
 
-def test_a_compensation_delayed_by_the_service_does_not_wait_for_people(desk: Desk, charge: Any) -> None:
+def test_a_compensation_delayed_by_the_service_does_not_wait_for_people(desk: Desk, charge) -> None:
     desk.face.faults["/v1/redemptions"] = ["lost_request"] * 20
     failed = undone(desk, (charge, "o-1", 100))
     assert (failed.error.reviews, failed.error.outcomes["charge#1"]) == ((), "compensating")
@@ -168,7 +168,7 @@ def test_a_compensation_delayed_by_the_service_does_not_wait_for_people(desk: De
     assert (found.waiting, found.needs_attention) == (False, True)
 
 
-def test_a_denied_compensation_is_reported_as_failed(desk: Desk, charge: Any) -> None:
+def test_a_denied_compensation_is_reported_as_failed(desk: Desk, charge) -> None:
     denied = (Verdict.DENY, Reason(code="forbidden_by_policy", text="never void"))
     desk.service.policy = lambda name, _: denied if name == "void" else Verdict.RELEASE
     failed = undone(desk, (charge, "o-1", 100))
@@ -190,7 +190,7 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
     assert [*states(desk).values()] == ["compensated", "compensation_failed", "failed"]
 
 
-def test_a_compensation_with_unknown_outcome_is_reported_as_unknown(desk: Desk, charge: Any) -> None:
+def test_a_compensation_with_unknown_outcome_is_reported_as_unknown(desk: Desk, charge) -> None:
     def lost(name: str) -> None:
         if name == "void":
             raise TimeoutError("slow")
@@ -209,7 +209,7 @@ def test_a_compensation_with_unknown_outcome_is_reported_as_unknown(desk: Desk, 
     assert (resume(desk.runtime)[0].after, states(desk)["charge#1"]) == ("settled", "compensated")
 
 
-def unbuildable(desk: Desk, **options: Any) -> Any:
+def unbuildable(desk: Desk, **options):
     """A charge whose compensation takes an argument from where the charge's result has none."""
 
     @order_tool(desk, resource=("Charge", "charge_id"))
@@ -237,7 +237,7 @@ def test_a_compensation_that_cannot_be_built_is_reported_with_the_reason(desk: D
 
 
 @pytest.mark.parametrize(("secret", "reported"), [([], True), (["pin"], False)])
-def test_text_that_may_quote_a_secret_is_hidden(desk: Desk, caplog: Any, secret: Any, reported: bool) -> None:
+def test_text_that_may_quote_a_secret_is_hidden(desk: Desk, caplog, secret, reported: bool) -> None:
     def gives_up(txn: str, effect: str, _: str) -> NoReturn:
         desk.service.give_up(txn, effect)
         raise Refused(409, ErrorCode.ILLEGAL_STATE, "nothing fits 4111")
@@ -250,7 +250,7 @@ def test_text_that_may_quote_a_secret_is_hidden(desk: Desk, caplog: Any, secret:
     assert "charge#1 was not compensated: " in failed.said
 
 
-def test_the_reason_for_a_pending_compensation_is_reported(desk: Desk, charge: Any, monkeypatch: Any) -> None:
+def test_the_reason_for_a_pending_compensation_is_reported(desk: Desk, charge, monkeypatch) -> None:
     def away(*_: str) -> NoReturn:
         raise Refused(503, ErrorCode.INTERNAL, "away")
 
@@ -265,7 +265,7 @@ def test_the_reason_for_a_pending_compensation_is_reported(desk: Desk, charge: A
 
 
 def test_an_unregistered_compensating_tool_is_refused_at_staging(desk: Desk) -> None:
-    options: Any = {"resource": ("Order", "order_id"), "compensate": "vanished", "registry": desk.registry}
+    options = {"resource": ("Order", "order_id"), "compensate": "vanished", "registry": desk.registry}
     charge = tool("charge", **options)(lambda order_id: None)
     fails(desk, errors.RegistrationError, (charge, "o-1"), match="vanished")
     assert desk.face.log == []
@@ -274,12 +274,12 @@ def test_an_unregistered_compensating_tool_is_refused_at_staging(desk: Desk) -> 
 # ---------------------------------------------------------------------------------------- results and reports
 
 
-def test_results_are_reported_only_for_a_compensation(desk: Desk, charge: Any, refund: Any) -> None:
+def test_results_are_reported_only_for_a_compensation(desk: Desk, charge, refund) -> None:
     left = run(desk, (charge, "o-1", 100), (refund, "o-1", 100))
     assert [one.result for one in desk.service.latest(left.txn.txn).held] == [{"charge_id": "c-o-1"}, None]
 
 
-def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk, refund: Any) -> None:
+def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk, refund) -> None:
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 4
     first = run(desk, (refund, "o-1", 100)).txn
     assert desk.service.latest(first.txn).held[0].outcome is None
@@ -287,7 +287,7 @@ def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk, re
     assert desk.service.latest(first.txn).held[0].outcome is Outcome.FIRED
 
 
-def test_a_policy_that_changes_its_mind_at_redemption_denies(desk: Desk, refund: Any) -> None:
+def test_a_policy_that_changes_its_mind_at_redemption_denies(desk: Desk, refund) -> None:
     desk.service.approve(fails(desk, errors.ReviewPending, (refund, "o-1", 90_000)).error.txn)
     desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="forbidden_by_policy", text="frozen account"))
     fails(desk, errors.Denied, (refund, "o-1", 90_000), match="frozen account")

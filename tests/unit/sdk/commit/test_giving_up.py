@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import httpx2
 import pytest
@@ -19,7 +18,7 @@ DONE = [("refund", "o-1", 20_000)]
 
 
 @pytest.fixture
-def refund(desk: Desk) -> tuple[Any, ...]:
+def refund(desk: Desk) -> tuple:
     """A call that people are asked about."""
     return refund_tool(desk), "o-1", 20_000
 
@@ -28,7 +27,7 @@ def refund(desk: Desk) -> tuple[Any, ...]:
 def lagging(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Redemptions meet a replica that does not know the key of the releases; called, it has caught up."""
 
-    def bad(*_: Any) -> Any:
+    def bad(*_):
         raise Refused(400, ErrorCode.BAD_TOKEN, "signed with a key that is not known here")
 
     redeem = desk.service.redeem
@@ -41,7 +40,7 @@ def _approved(desk: Desk) -> None:
     """People approve every pending review."""
     look = desk.service.wait
 
-    def wait(txn: str, _: float) -> Any:
+    def wait(txn: str, _: float):
         desk.service.approve(txn)
         return look(txn, 0)
 
@@ -51,7 +50,7 @@ def _approved(desk: Desk) -> None:
 approved = pytest.mark.usefixtures("_approved")
 
 
-def lapses(desk: Desk, refund: Any, match: str | None = None) -> Left:
+def lapses(desk: Desk, refund, match: str | None = None) -> Left:
     return fails(desk, ReleaseLapsed, refund, wait=60, match=match)
 
 
@@ -62,7 +61,7 @@ def record_of(desk: Desk) -> tuple[str, bool]:
 
 @approved
 @pytest.mark.parametrize("key", ["t-1", "t-2"])
-def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund: Any, lagging: Any, key: str) -> None:
+def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund, lagging, key: str) -> None:
     lapsed = lapses(desk, refund, "refused 8 times, most recently because")
     assert "bad_token" in lapsed.said and "use another key" in lapsed.said
     assert not lapsed.error.may_fire
@@ -75,8 +74,8 @@ def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund: Any, la
 
 @approved
 @pytest.mark.parametrize("withdrawal", ["refused", "lost", "ends nothing"])
-def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: Any, withdrawal: str) -> None:
-    def withdraw(txn: str, *_: Any) -> Any:
+def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund, lagging, withdrawal: str) -> None:
+    def withdraw(txn: str, *_):
         if withdrawal == "refused":
             raise Refused(403, ErrorCode.FROZEN, "frozen")
         if withdrawal == "lost":
@@ -95,7 +94,7 @@ def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: A
     assert len(desk.done) == 1
 
 
-def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund: Any, lagging: Any) -> None:
+def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund, lagging) -> None:
     """Nothing was reported as undone, so an approval is not lost to a lagging replica."""
     desk.service.approve(fails(desk, ReviewPending, refund).error.txn)
     with desk.restarted() as later:
@@ -109,17 +108,17 @@ def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund: Any,
 
 @approved
 @pytest.mark.parametrize("after", [8, 9], ids=["by the last redemption", "as it was withdrawn"])
-def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund: Any, after: int) -> None:
+def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund, after: int) -> None:
     """Each try of ours is answered no; one of them was carried out by another replica, first or in the end."""
-    redeem, taken = FakeService.redeem, list[tuple[Any, ...]]()
+    redeem, taken = FakeService.redeem, []
 
-    def no(*given: Any) -> Any:
+    def no(*given):
         taken.append(given)
         if len(taken) == after:
             redeem(desk.service, *given)
         raise Refused(400, ErrorCode.BAD_TOKEN)
 
-    def withdraw(txn: str, *_: Any) -> Any:
+    def withdraw(txn: str, *_):
         redeem(desk.service, *taken[-1])
         raise desk.service.latest(txn).already_redeemed()
 
@@ -130,10 +129,10 @@ def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund: Any, after:
 
 
 @approved
-def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund: Any) -> None:
+def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund) -> None:
     """Otherwise they would approve a list that its caller believes to be withdrawn."""
 
-    def again(*_: Any) -> RedemptionView:
+    def again(*_) -> RedemptionView:
         (revision,) = (one for held in desk.service.revisions.values() for one in held)
         for one in revision.held:
             one.state, one.votes = EffectState.REVIEW, ()
@@ -145,7 +144,7 @@ def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund: Any) -> No
     assert resume(desk.another_process()) == [] and record_of(desk)[0] == "ended"
 
 
-def test_live_work_of_what_is_given_up_is_undone(desk: Desk, lagging: Any) -> None:
+def test_live_work_of_what_is_given_up_is_undone(desk: Desk, lagging) -> None:
     path = notes_database(desk.folder)
     note = note_tool(desk, SQLiteAdapter(path, name="notes"))
     fails(desk, ReleaseLapsed, (note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ def acting_threads() -> int:
     return sum(one.name == "countersign-_in_thread" for one in threading.enumerate())
 
 
-def pressing_tool(desk: Desk, go_on: threading.Event, neighbor: int, begun: Callable[[], bool]) -> Any:
+def pressing_tool(desk: Desk, go_on: threading.Event, neighbor: int, begun: Callable[[], bool]):
     """A tool that presses Ctrl-C once its siblings have begun and ended, but for so many, and goes on."""
 
     @order_tool(desk)
@@ -44,7 +43,7 @@ def end(go_on: threading.Event) -> None:
         time.sleep(0.01)
 
 
-def test_ctrl_c_in_a_group_writes_what_has_ended_as_it_ended(desk: Desk, charge: Any, refund: Any) -> None:
+def test_ctrl_c_in_a_group_writes_what_has_ended_as_it_ended(desk: Desk, charge, refund) -> None:
     go_on, refusing = threading.Event(), list[str]()
 
     @order_tool(desk)
@@ -87,7 +86,7 @@ def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
 @pytest.mark.parametrize("first", [True, False])
-def test_a_tool_that_exits_ends_after_its_group(desk: Desk, charge: Any, error: Any, first: bool) -> None:
+def test_a_tool_that_exits_ends_after_its_group(desk: Desk, charge, error, first: bool) -> None:
     waits = threading.Barrier(2, timeout=SECONDS)
     desk.before_fire = lambda _: waits.wait() and None  # both are under way
     group = [(failing_tool(desk, error), "o-1"), (charge, "o-1", 10)]
@@ -133,8 +132,8 @@ def test_in_asyncio_a_tool_that_exits_ends_its_siblings_no_earlier(desk: Desk, e
 # ------------------------------------------------------------------------------------------- next to a probe
 
 
-def test_what_is_known_is_on_the_disk_before_a_probe_is_called(desk: Desk, refund: Any) -> None:
-    seen: list[Any] = []
+def test_what_is_known_is_on_the_disk_before_a_probe_is_called(desk: Desk, refund) -> None:
+    seen = []
     lost = failing_tool(desk, ConnectionError("lost"), "pay", probe="find_pay")
     probe("find_pay", registry=desk.registry)(lambda: seen.append(states(desk)) or Happened())
     run(desk, [(refund, "o-1", 1), (lost, "o-2")])
@@ -160,7 +159,7 @@ def test_ctrl_c_in_a_probe_loses_nothing_that_is_known(desk: Desk) -> None:
     assert states(desk)["pay#1"] == "failed"
 
 
-def test_a_cancelled_task_of_a_group_may_have_left_its_call_running(desk: Desk, refund: Any) -> None:
+def test_a_cancelled_task_of_a_group_may_have_left_its_call_running(desk: Desk, refund) -> None:
     go_on, begun = threading.Event(), threading.Event()
 
     @order_tool(desk, probe="find_late")
@@ -175,7 +174,7 @@ def test_a_cancelled_task_of_a_group_may_have_left_its_call_running(desk: Desk, 
         await run_async(desk, [(late, "o-1"), (refund, "o-2", 1)])
         await canceller
 
-    async def cancel_the_child(outer: asyncio.Task[Any] | None) -> None:
+    async def cancel_the_child(outer: asyncio.Task | None) -> None:
         while not begun.is_set():  # noqa: ASYNC110 - a thread says so
             await asyncio.sleep(0.005)
         for one in asyncio.all_tasks() - {outer, asyncio.current_task()}:

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-from typing import Any
 
 import pytest
 
@@ -23,14 +22,12 @@ from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.commit.test_time import no_more
 
 
-def optional_tool(desk: Desk, text: str = "no", **options: Any) -> Any:
+def optional_tool(desk: Desk, text: str = "no", **options):
     """A tool that may fail alone, and does."""
     return refusing_tool(desk, text, "mail", on_exhausted="tool", **options)
 
 
-def test_scenario_39_allowed_failures_stop_nothing(
-    desk: Desk, charge: Any, tmp_path: Any, caplog: Any
-) -> None:
+def test_scenario_39_allowed_failures_stop_nothing(desk: Desk, charge, tmp_path, caplog) -> None:
     mail = optional_tool(desk, "mailbox full")
     note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path), name="notes"))
     with caplog.at_level(logging.WARNING, "countersign"):
@@ -50,7 +47,7 @@ def test_scenario_39_allowed_failures_stop_nothing(
     assert resume(desk.runtime) == [], "nothing is left to do"
 
 
-ENDS: list[tuple[list[Any], str]] = [
+ENDS = [
     ([["may fail", "charge", "may fail"], "charge"], "failed fired failed fired"),
     (["charge", "may fail, lost", "charge"], "fired unknown unused"),
     ([["may fail", "lost"], "charge"], "failed unknown unused"),
@@ -63,7 +60,7 @@ ENDS: list[tuple[list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("names", "ended"), ENDS)
-def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, charge: Any, names: Any, ended: str) -> None:
+def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, charge, names, ended: str) -> None:
     """An inner list is a parallel group. Of what may fail, people have agreed to it, but "as drafted"."""
     may_fail, reviewed = {"on_exhausted": "tool"}, {"on_exhausted": "transaction"}
     tools = {
@@ -76,7 +73,7 @@ def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, charge: Any, names
     }
     orders = map("o-{}".format, itertools.count(1))
 
-    def call(name: Any) -> Any:
+    def call(name):
         if isinstance(name, list):
             return [call(one) for one in name]
         return tools[name], next(orders), *[100] * (name == "charge")
@@ -94,8 +91,8 @@ def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, charge: Any, names
         fails(desk, errors.AlreadyRedeemed if undone else error, *calls)
 
 
-def test_scenario_39_an_idempotent_tool_fails_after_all_its_tries(desk: Desk, refund: Any) -> None:
-    often: dict[str, Any] = {"idempotent": True, "failure_means": "not_done", "tries": 3}
+def test_scenario_39_an_idempotent_tool_fails_after_all_its_tries(desk: Desk, refund) -> None:
+    often = {"idempotent": True, "failure_means": "not_done", "tries": 3}
     mail = failing_tool(desk, ConnectionError("refused"), "mail", on_exhausted="tool", **often)
     txn = run(desk, (mail, "o-1"), (refund, "o-1", 100)).txn
     assert [what for what, *_ in desk.done] == ["mail", "mail", "mail", "refund"]
@@ -110,7 +107,7 @@ def test_a_later_run_names_the_one_that_had_to_fire(desk: Desk) -> None:
     fails(desk, errors.EffectFailed, (mail, "o-1"), (pay, "o-1"), match="pay did not happen")
 
 
-def test_expired_permission_also_stops_what_may_fail(desk: Desk, charge: Any) -> None:
+def test_expired_permission_also_stops_what_may_fail(desk: Desk, charge) -> None:
     mail = optional_tool(desk)
     no_more(desk, of_void=Verdict.RELEASE)
     lapsed = fails(desk, errors.ReleaseLapsed, (charge, "o-1", 100), (mail, "o-1"))
@@ -141,7 +138,7 @@ def test_if_every_allowed_failure_occurs_only_live_work_is_kept(desk: Desk) -> N
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-1", "hello")], [])
 
 
-def test_a_second_run_and_a_replay_answer_the_same_and_fire_nothing(desk: Desk, refund: Any) -> None:
+def test_a_second_run_and_a_replay_answer_the_same_and_fire_nothing(desk: Desk, refund) -> None:
     mail, failed = optional_tool(desk, "mailbox full"), ("failed", "NotDone: mailbox full")
     for replayed in (False, True):
         left = run(desk, (mail, "o-1"), (refund, "o-1", 100))
@@ -159,7 +156,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("again", ["resume", "rerun"])
-def test_what_a_dead_process_left_is_finished(desk: Desk, refund: Any, monkeypatch: Any, again: str) -> None:
+def test_what_a_dead_process_left_is_finished(desk: Desk, refund, monkeypatch, again: str) -> None:
     """On disk: one failed as it may, an idempotent one was firing, one was not begun."""
     mail, dies = optional_tool(desk, "mailbox full"), [Killed()]
 
@@ -187,7 +184,7 @@ def test_what_a_dead_process_left_is_finished(desk: Desk, refund: Any, monkeypat
     assert resume(desk.runtime) == []
 
 
-def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: Desk, refund: Any) -> None:
+def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: Desk, refund) -> None:
     mail = failing_tool(desk, TimeoutError("slow"), "mail", on_exhausted="tool")
     unknown = fails(desk, errors.OutcomeUnknown, (refund, "o-1", 100), (mail, "o-1"))
     desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
@@ -200,12 +197,12 @@ def test_run_steps_answers_the_failed_step_by_its_placeholder(desk: Desk) -> Non
     optional_tool(desk, "mailbox full")
     back = {"tool": "refund", "id": "back", "args": {"order_id": "o-1", "amount_cents": 100, "tags": None}}
     steps = [{"tool": "mail", "id": "mail", "args": {"order_id": "o-1"}}, back]
-    answers: Any = run_steps(steps, key="t-1", runtime=desk.runtime)
+    answers = run_steps(steps, key="t-1", runtime=desk.runtime)
     assert answers["back"] == {"refund_id": "r-o-1-100"}
     assert (answers["mail"].outcome, answers["mail"].error) == ("failed", "NotDone: mailbox full")
 
 
-def test_a_draft_leaves_out_the_default(desk: Desk, refund: Any) -> None:
+def test_a_draft_leaves_out_the_default(desk: Desk, refund) -> None:
     assert tool_of(optional_tool(desk)).draft_manifest().to_json()["on_exhausted"] == "tool"
     draft = tool_of(refund).draft_manifest()
     assert "on_exhausted" not in draft.to_json()

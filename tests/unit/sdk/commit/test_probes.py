@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ PAID = {"paid": 100}
 
 
 @pytest.mark.parametrize("error", [ConnectionError("lost"), ValueError("odd"), StopIteration()], ids=repr)
-def test_what_has_happened_counts_as_fired(desk: Desk, refund: Any, error: Exception) -> None:
+def test_what_has_happened_counts_as_fired(desk: Desk, refund, error: Exception) -> None:
     payments = payment(desk, Happened(PAID), error)
     for replayed in (False, True):
         left = run(desk, (payments.pay, "o-1", 100), (refund, "o-2", 5))
@@ -46,7 +45,7 @@ def test_a_result_is_typed_as_the_tools_own(desk: Desk) -> None:
     assert run(desk, (count, "o-1")).placed[0].result == (1, 2)
 
 
-def test_what_will_never_happen_takes_the_failure_path(desk: Desk, charge: Any) -> None:
+def test_what_will_never_happen_takes_the_failure_path(desk: Desk, charge) -> None:
     payments = payment(desk, DidNotHappen(final=True), acts=False)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100), (charge, "o-2", 20)
     failed = fails(desk, errors.EffectFailed, *calls, match="find_pay says that it did not happen")
@@ -54,7 +53,7 @@ def test_what_will_never_happen_takes_the_failure_path(desk: Desk, charge: Any) 
     assert ([one[0] for one in desk.done], failed.txn.state) == (["charge", "void"], "settled")
 
 
-def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk: Desk, charge: Any) -> None:
+def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk: Desk, charge) -> None:
     payments = payment(desk, DidNotHappen(), acts=False)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
     unknown = fails(desk, errors.OutcomeUnknown, *calls, match="has not found it, which counts from")
@@ -71,7 +70,7 @@ def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk
     assert (resume(desk.runtime), len(payments.asked), len(desk.done)) == ([], asked, 2)
 
 
-def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: Desk, charge: Any) -> None:
+def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: Desk, charge) -> None:
     payments = payment(desk, DidNotHappen())
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
     fails(desk, errors.OutcomeUnknown, *calls)
@@ -92,7 +91,7 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("timeout", "then", "raised"), WAITS)
-def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch: Any, timeout: int, then: Any, raised: Any) -> None:
+def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch, timeout: int, then, raised) -> None:
     answers, slept = iter([DidNotHappen(), then]), sleeping(desk, monkeypatch)
     payments = payment(desk, lambda: next(answers), acts=False, timeout_seconds=timeout)
     if raised is None:
@@ -104,7 +103,7 @@ def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch: Any, timeout: int, the
 
 @pytest.mark.usefixtures("hurried")
 def test_a_call_that_was_left_running_is_not_believed_to_have_failed(desk: Desk) -> None:
-    go_on, answers = threading.Event(), list[Any]([DidNotHappen(final=True)])
+    go_on, answers = threading.Event(), [DidNotHappen(final=True)]
 
     @order_tool(desk, probe="hung", timeout_seconds=1)
     def hang(order_id: str) -> str:
@@ -167,7 +166,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
-def test_anything_else_is_unknown_as_before(desk: Desk, charge: Any, answer: Callable[[], Any]) -> None:
+def test_anything_else_is_unknown_as_before(desk: Desk, charge, answer: Callable) -> None:
     calls = (charge, "o-1", 10), (payment(desk, answer).pay, "o-1", 100), (charge, "o-2", 20)
     unknown = fails(desk, errors.OutcomeUnknown, *calls, match="ConnectionError: lost; its probe find_pay")
     assert states(desk) == {"charge#1": "fired", "pay#2": "unknown", "charge#3": "unused"}
@@ -199,14 +198,14 @@ SAYS_A_SECRET = [
 
 
 @pytest.mark.parametrize(("answer", "reported"), SAYS_A_SECRET)
-def test_a_probe_answer_about_secrets_is_hidden(desk: Desk, answer: Any, reported: str) -> None:
+def test_a_probe_answer_about_secrets_is_hidden(desk: Desk, answer, reported: str) -> None:
     payments = payment(desk, answer, secret=["order_id"])
     unknown = fails(desk, errors.OutcomeUnknown, (payments.pay, "4111", 100))
     assert (reported in unknown.said, "4111" in unknown.said) == (True, False)
 
 
 @pytest.mark.parametrize(("answer", "reported"), SAYS_A_SECRET)
-def test_so_is_that_of_a_compensation(desk: Desk, caplog: Any, answer: Any, reported: str) -> None:
+def test_so_is_that_of_a_compensation(desk: Desk, caplog, answer, reported: str) -> None:
     """Its own manifest has no secret: it got one of the call that it compensates."""
 
     @order_tool(desk, resource=("Card", "const:c"), probe="find_void")

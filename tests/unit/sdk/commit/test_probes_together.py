@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import httpx2
 import pytest
@@ -29,14 +28,14 @@ from tests.unit.sdk.commit.probed import Payment, payment, sleeping, unsure
 from tests.unit.sdk.transactions.looks import TXN
 
 
-def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk, refund: Any) -> None:
+def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk, refund) -> None:
     unreachable = httpx2.MockTransport(lambda _: pytest.fail("it was sent"))
     bank = RestApi("https://bank.example", transport=unreachable)
 
     def begins() -> None:
         desk.run((refund, "o-9", 1), key="inside")
 
-    acting: dict[str, Callable[[], Any]] = {
+    acting = {
         "it raised OutsideTransaction": lambda: refund("o-9", 1),
         "begins a transaction": begins,
         "the probe of pay begins": lambda: run_transaction(begins, key="x", runtime=desk.runtime),
@@ -49,10 +48,10 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk, refund:
 
 
 @pytest.mark.anyio
-async def test_a_probe_inside_a_transaction_stages_nothing_into_it(desk: Desk, refund: Any) -> None:
-    answers: list[Callable[[], Any]] = [unsure]
+async def test_a_probe_inside_a_transaction_stages_nothing_into_it(desk: Desk, refund) -> None:
+    answers = [unsure]
 
-    async def mailed() -> Any:
+    async def mailed():
         return answers[-1]()
 
     with pytest.raises(errors.OutcomeUnknown):
@@ -115,11 +114,11 @@ def test_the_probe_is_asked_also_while_the_service_is_away(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("wait", "ends", "after"), [(600, "failed", 60), (30, "unknown", 30)])
-def test_run_transaction_waits_for_it(desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int) -> None:
+def test_run_transaction_waits_for_it(desk: Desk, monkeypatch, wait: int, ends: str, after: int) -> None:
     payments, slept = payment(desk, DidNotHappen(), acts=False), sleeping(desk, monkeypatch)
     real, began = desk.service.wait, desk.clock.wall()
 
-    def look(txn: str, seconds: float) -> Any:
+    def look(txn: str, seconds: float):
         desk.clock.advance(seconds)
         return real(txn, 0)
 
@@ -139,7 +138,7 @@ def knows_at_once() -> Happened:
     return Happened(current_effect().call_key)
 
 
-def lost_mail(desk: Desk, answer: Callable[[], Any]) -> Any:
+def lost_mail(desk: Desk, answer: Callable):
     """An async tool of whose outcome its probe answers this."""
     probe("mailed", registry=desk.registry)(answer)
 
@@ -151,7 +150,7 @@ def lost_mail(desk: Desk, answer: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("answer", [knows_later, knows_at_once])
-def test_in_asyncio_a_probe_may_be_async_or_plain(desk: Desk, answer: Callable[[], Any]) -> None:
+def test_in_asyncio_a_probe_may_be_async_or_plain(desk: Desk, answer: Callable) -> None:
     (sent,) = asyncio.run(run_async(desk, (lost_mail(desk, answer), "o-1"))).placed
     assert sent.result == sent.call_key
 

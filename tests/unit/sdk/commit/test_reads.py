@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, note
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 
 
-def look_tool(desk: Desk, *, reviewed: bool = True, **options: Any) -> Callable[..., Any]:
+def look_tool(desk: Desk, *, reviewed: bool = True, **options) -> Callable:
     @order_tool(desk, groups=["read"], changes={} if reviewed else {"groups": ()}, **options)
     def look(order_id: str) -> str:
         return f"order {order_id}"
@@ -33,7 +32,7 @@ def test_a_read_next_to_a_failure_leaves_no_effect_and_no_task(desk: Desk) -> No
 
 
 @pytest.mark.parametrize("remaining", [False, True])
-def test_others_are_compensated_or_stay(desk: Desk, charge: Any, refund: Any, remaining: bool) -> None:
+def test_others_are_compensated_or_stay(desk: Desk, charge, refund, remaining: bool) -> None:
     others = [(refund, "o-1", 100)] * remaining
     calls = (look_tool(desk), "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
     failed = fails(desk, errors.EffectFailed, *calls)
@@ -57,7 +56,7 @@ def test_a_read_settled_as_not_fired_needs_no_person(desk: Desk) -> None:
     assert (found.after, "Still in effect" in found.note) == ("ended", False)
 
 
-def test_a_live_read_runs_without_an_adapter(desk: Desk, refund: Any, tmp_path: Path) -> None:
+def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, tmp_path: Path) -> None:
     look, note = look_tool(desk, lane="live"), note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
     with desk.step() as txn:
         assert look("o-1") == "order o-1"
@@ -81,7 +80,7 @@ def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path: Path) -> None:
             assert claim["resource"] == database.name
 
 
-def test_people_review_calls_staged_with_a_live_read(desk: Desk, refund: Any) -> None:
+def test_people_review_calls_staged_with_a_live_read(desk: Desk, refund) -> None:
     look = look_tool(desk, lane="live")
     for _ in range(2):
         with pytest.raises(errors.ReviewPending) as waiting, desk.step():
@@ -99,7 +98,7 @@ def test_live_reads_settle_and_a_failure_with_them_leaves_no_effect(desk: Desk) 
     assert fails(desk, errors.EffectFailed, *calls, match=nothing, key="t-2").txn.state == "ended"
 
 
-def test_a_crash_after_the_redemption_rolls_forward_with_a_live_read(desk: Desk, refund: Any) -> None:
+def test_a_crash_after_the_redemption_rolls_forward_with_a_live_read(desk: Desk, refund) -> None:
     look = look_tool(desk, lane="live")
     desk.face.faults["/v1/redemptions"] = ["lost_answer"] * 9
     with pytest.raises(Exception), desk.step():  # noqa: B017

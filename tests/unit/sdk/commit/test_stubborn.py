@@ -5,7 +5,6 @@ import contextlib
 import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -65,7 +64,7 @@ async def test_after_its_timeout_the_outcome_is_unknown(desk: Desk) -> None:
     assert states(desk) == {"mail#1": "unknown"}
 
 
-async def cancel(task: asyncio.Task[Any]) -> None:
+async def cancel(task: asyncio.Task) -> None:
     """Cancel it, and check that the waiting task gets nothing else."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -119,7 +118,7 @@ def raising(error: BaseException) -> Callable[[], Awaitable[object]]:
     return raises
 
 
-ENDS: dict[str, tuple[Any, type[BaseException], float]] = {
+ENDS = {
     "one that lets itself be cancelled": (sleeps, ToolTimeoutError, 0.2),
     "one that says that it has not happened, as it is cancelled": (knows_better, NotDone, 0.2),
     "one whose timeout is its own": (raising(TimeoutError("of its own")), TimeoutError, FOR_EVER),
@@ -129,7 +128,7 @@ ENDS: dict[str, tuple[Any, type[BaseException], float]] = {
 
 
 @pytest.mark.parametrize(("fn", "reported", "seconds"), ENDS.values(), ids=ENDS)
-def test_its_result_is_returned(fn: Any, reported: type[BaseException], seconds: float) -> None:
+def test_its_result_is_returned(fn, reported: type[BaseException], seconds: float) -> None:
     with pytest.raises(reported) as raised:
         asyncio.run(call(fn, seconds))
     assert raised.type is reported

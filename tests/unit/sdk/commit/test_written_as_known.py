@@ -5,7 +5,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import pytest
 
@@ -34,17 +33,17 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> Paused:
     return meanwhile
 
 
-def label_tool(desk: Desk, *answers: Any, **options: Any) -> Any:
+def label_tool(desk: Desk, *answers, **options):
     return answering_tool(desk, *answers, name="label", idempotent=True, **options)
 
 
-def mail_tool(desk: Desk) -> Any:
+def mail_tool(desk: Desk):
     """It may fail alone, and does."""
     return refusing_tool(desk, name="mail", on_exhausted="tool")
 
 
-def test_a_result_is_written_before_a_sibling_is_retried(desk: Desk, refund: Any, paused: Paused) -> None:
-    label, refused, seen = label_tool(desk, CUT, CUT, "ok"), mail_tool(desk), list[Any]()
+def test_a_result_is_written_before_a_sibling_is_retried(desk: Desk, refund, paused: Paused) -> None:
+    label, refused, seen = label_tool(desk, CUT, CUT, "ok"), mail_tool(desk), []
     paused += [lambda: seen.append(states(desk))] * 2
     run(desk, [(refund, "o-1", 1), (label, "o-1"), (refused, "o-1")])
     assert seen == [{"refund#1": "fired", "label#2": "firing", "mail#3": "failed"}] * 2
@@ -55,7 +54,7 @@ class DiedError(BaseException):
     """The process ends here."""
 
 
-def test_a_process_that_dies_in_the_pause_asks_nothing(desk: Desk, refund: Any, paused: Paused) -> None:
+def test_a_process_that_dies_in_the_pause_asks_nothing(desk: Desk, refund, paused: Paused) -> None:
     label = label_tool(desk, CUT, "ok")
 
     def dies() -> None:
@@ -77,7 +76,7 @@ def on_disk(desk: Desk) -> list[str]:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_result_is_written_while_a_sibling_runs(desk: Desk, refund: Any, first: bool) -> None:
+def test_a_result_is_written_while_a_sibling_runs(desk: Desk, refund, first: bool) -> None:
     seen: list[str] = []
 
     @order_tool(desk)
@@ -112,7 +111,7 @@ def test_in_asyncio_a_result_is_written_while_a_sibling_runs(desk: Desk) -> None
     assert seen == ["fired", "firing"]
 
 
-def test_what_has_happened_is_written_before_more_time_is_asked_for(desk: Desk, refund: Any) -> None:
+def test_what_has_happened_is_written_before_more_time_is_asked_for(desk: Desk, refund) -> None:
     """A renewal is a request, and the service may be slow to answer it."""
     seen: list[dict[str, str]] = []
     checked = refusing_tool(desk, name="check", changes={"recheck": True})
@@ -138,7 +137,7 @@ def test_a_try_that_was_cut_by_ctrl_c_was_left_running_though_one_before_it_had_
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["it was written", "it was not"])
-def test_a_failing_journal_ends_no_sibling(desk: Desk, refund: Any, kept: bool) -> None:
+def test_a_failing_journal_ends_no_sibling(desk: Desk, refund, kept: bool) -> None:
     """What could not be written then is written when all have ended, where it is not there."""
     ended = threading.Event()
     write, left = desk.runtime.journal.effect_log.write, [errors.JournalError("disk I/O error")]
@@ -148,7 +147,7 @@ def test_a_failing_journal_ends_no_sibling(desk: Desk, refund: Any, kept: bool) 
         assert ended.wait(SECONDS)
         return order_id
 
-    def broken(*given: Any) -> None:
+    def broken(*given) -> None:
         if left:
             if kept:
                 write(*given)  # and the answer to COMMIT was lost
@@ -161,7 +160,7 @@ def test_a_failing_journal_ends_no_sibling(desk: Desk, refund: Any, kept: bool) 
     assert states(desk) == {"refund#1": "fired", "slow#2": "fired"}
 
 
-def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk, refund: Any) -> None:
+def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk, refund) -> None:
     broken = raising(errors.JournalError("disk I/O error"))
     desk.runtime.journal.effect_log.write = broken  # type: ignore[method-assign]
     fails(desk, errors.OutcomeUnknown, [(refund, "o-1", 1), (refund, "o-2", 2)])

@@ -7,7 +7,6 @@ twice from the messages that were kept, and a fourth follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -114,7 +113,7 @@ def two_turns(one: Program, spoken: bool, key: str) -> list[Message]:
     return messages
 
 
-def to_the_end(one: Program, messages: list[Message]) -> list[Any]:
+def to_the_end(one: Program, messages: list[Message]) -> list:
     """What the model says where it has called something since it was last spoken to, and where it has not."""
     earlier = messages[-1]["role"] == "tool" or bool(messages[-1].get("tool_calls"))
     return [last_word()] if earlier else [one.calls(), last_word()]
@@ -145,12 +144,12 @@ def test_each_call_happens_once_after_any_interruption(story: str, desk: Desk) -
 # ------------------------------------------------------------------------------- equal ids, and what distinguishes them
 
 
-def talk(one: Program, messages: Sequence[Message], *turns: str) -> Any:
+def talk(one: Program, messages: Sequence[Message], *turns: str):
     """The model calls this for the customers of each turn, and then has its last word."""
     return one.run(messages, *[one.calls(*turn.split()) for turn in turns], last_word(), key="k")
 
 
-def keys(end: Any) -> list[str]:
+def keys(end) -> list[str]:
     return [step.key for step in end.steps]
 
 

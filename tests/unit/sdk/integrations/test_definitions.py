@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
@@ -27,10 +26,10 @@ from tests.conventions.repository import ROOT
 from tests.fakes.model_vendors import NAME
 
 
-def named(*names: str) -> list[Callable[..., Any]]:
+def named(*names: str) -> list:
     registry = ToolRegistry()
 
-    def make(name: str) -> Callable[..., Any]:
+    def make(name: str) -> Callable:
         def act(order_id: str, note: str | None = None) -> None:
             """Act."""
 
@@ -117,7 +116,7 @@ for call in (
 
 
 def test_a_missing_package_is_named_and_none_is_loaded_by_importing_ours() -> None:
-    run: Any = partial(subprocess.run, capture_output=True, text=True, timeout=60, check=True)
+    run = partial(subprocess.run, capture_output=True, text=True, timeout=60, check=True)
     done = run([sys.executable, "-c", MISSING], cwd=ROOT / "sdk/python")
     loaded, *shown = done.stdout.splitlines()
     extras = [f"countersign-sdk[{package}]" for package in ("openai", "anthropic", "mcp")]
@@ -145,7 +144,7 @@ SAID = [{"role": "user", "content": "Hello."}]
 DESCRIBED = {"schema": {"properties": {"type": {"type": "string", "description": WORDS}}}}
 
 
-OPTIONS: dict[str, tuple[dict[str, Any], bool]] = {
+OPTIONS = {
     # what a call of a model sends, and whether it is counted as text
     "a text": ({"system": WORDS}, True),
     "blocks": ({"system": [{"type": "text", "text": WORDS}]}, True),
@@ -169,7 +168,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize(("options", "is_text"), OPTIONS.values(), ids=OPTIONS)
-def test_options_are_counted_or_need_a_token_bound(options: dict[str, Any], is_text: bool) -> None:
+def test_options_are_counted_or_need_a_token_bound(options: dict, is_text: bool) -> None:
     sent = request_text(SAID, [], options)
     assert (WORDS in str(sent)) if is_text else sent is None
 
@@ -180,7 +179,7 @@ def test_what_a_client_does_not_send_is_not_counted(not_sent: object) -> None:
     assert request_text(SAID, [], options) == [SAID, [], {}]
 
 
-MESSAGES: dict[str, tuple[Any, bool]] = {
+MESSAGES = {
     "a block of the client": ([BLOCK], True),
     "a file of the client": ([Made(**FILE)], False),
     "a file": ([FILE], False),
@@ -190,6 +189,6 @@ MESSAGES: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize(("content", "is_text"), MESSAGES.values(), ids=MESSAGES.keys())
-def test_what_a_message_holds_is_looked_at_as_the_client_writes_it(content: Any, is_text: bool) -> None:
+def test_what_a_message_holds_is_looked_at_as_the_client_writes_it(content, is_text: bool) -> None:
     sent = request_text([{"role": "user", "content": content}], [], {})
     assert (sent is not None) is is_text and (WORDS in str(sent)) is is_text

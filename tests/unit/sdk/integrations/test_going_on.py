@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 
@@ -33,26 +32,26 @@ FAILING = ("notify", {"order_id": "o-4"})
 OWN_OR_EQUAL_IDS = pytest.mark.parametrize("own_ids", [True, False], ids=["ids of their own", "the same ids"])
 
 
-def refunds(*orders: str) -> list[tuple[str, Any]]:
+def refunds(*orders: str) -> list:
     return [("refund", {"order_id": order, "amount_cents": 100}) for order in orders]
 
 
-def tools_of(desk: Desk) -> list[Any]:
+def tools_of(desk: Desk) -> list:
     return [refund_tool(desk), charge_tools(desk), failing_tool(desk, NotDone("no address"), acts=False)]
 
 
-def said(text: str) -> dict[str, Any]:
+def said(text: str) -> dict:
     return {"role": "user", "content": text}
 
 
-def keys(end: Any) -> list[str]:
+def keys(end) -> list[str]:
     return [step.key for step in end.steps]
 
 
 # --------------------------------------------------------------------------------------------------------- people
 
 
-def test_a_call_for_people_parks_the_conversation(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_call_for_people_parks_the_conversation(desk: Desk, refund, talk: Talk) -> None:
     end = talk.run([talk.calls(("refund", LARGE), said="It was broken.")], [refund])
     txn = asked(end)
     assert (txn, desk.done, end.steps) == (txn_id(agent=AGENT, run_key="case-1/turn-1"), [], ())
@@ -65,7 +64,7 @@ def test_a_call_for_people_parks_the_conversation(desk: Desk, refund: Any, talk:
     assert answers_after(talk, [refund], end.messages) == done.steps[0].answers and len(desk.done) == 1
 
 
-def test_the_models_text_is_the_agents_claim(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_the_models_text_is_the_agents_claim(desk: Desk, refund, talk: Talk) -> None:
     claims = claims_of(desk)
     script = [talk.calls(("refund", REFUND), said="It was " + "very " * 1000), talk.says("Done.")]
     talk.run(script, [refund], purpose="a ticket", on_behalf_of="mia")
@@ -74,14 +73,14 @@ def test_the_models_text_is_the_agents_claim(desk: Desk, refund: Any, talk: Talk
     assert str(claimed.reasoning).startswith("It was very") and len(str(claimed.reasoning)) == 4000
 
 
-def test_wait_is_how_long_a_step_waits_in_place(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_wait_is_how_long_a_step_waits_in_place(desk: Desk, refund, talk: Talk) -> None:
     txn, look = txn_id(agent=AGENT, run_key="case-1/turn-1"), desk.service.wait
     desk.service.wait = lambda *_: desk.service.approve(txn) or look(txn, 0)  # type: ignore[method-assign]
     assert talk.turn([("refund", LARGE)], [refund], wait=60).pending is None and len(desk.done) == 1
 
 
 def test_on_message_gets_each_new_message(desk: Desk, talk: Talk) -> None:
-    heard: list[Any] = []
+    heard = []
     notify = failing_tool(desk, TimeoutError("no answer"))
     with pytest.raises(OutcomeUnknown):
         talk.run([talk.calls(FAILING)], [notify], on_message=heard.append)
@@ -95,7 +94,7 @@ def test_on_message_gets_each_new_message(desk: Desk, talk: Talk) -> None:
 # -------------------------------------------------------------------------------------------------------- anywhere
 
 
-def script(talk: Talk, run: str) -> list[dict[str, Any]]:
+def script(talk: Talk, run: str) -> list:
     """Done, taken back after a failure, denied, done again; the ids are this run's, as vendors make them."""
     return [
         talk.calls(*refunds("o-1", "o-2", "o-3"), said="Three.", turn=f"{run}a"),
@@ -106,7 +105,7 @@ def script(talk: Talk, run: str) -> list[dict[str, Any]]:
     ]
 
 
-def answers_in(messages: Sequence[dict[str, Any]]) -> list[list[str]]:
+def answers_in(messages: Sequence) -> list[list[str]]:
     """The answers to the model, for each of its messages."""
     replies: list[list[str]] = []
     for message in messages:
@@ -120,7 +119,7 @@ def answers_in(messages: Sequence[dict[str, Any]]) -> list[list[str]]:
     return replies
 
 
-def cuts(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def cuts(messages: Sequence) -> Iterator:
     """The conversation as it may have been kept: after each message but the last word, and in the middle of one with
     several answers.
     """
@@ -160,12 +159,10 @@ def test_an_unanswered_failure_is_answered_with_the_same_text(desk: Desk, talk: 
 
 
 @pytest.mark.parametrize(("secret", "staged"), [(False, True), (True, True), (False, False)])
-def test_live_results_are_answered_again(
-    desk: Desk, refund: Any, talk: Talk, secret: bool, staged: bool
-) -> None:
+def test_live_results_are_answered_again(desk: Desk, refund, talk: Talk, secret: bool, staged: bool) -> None:
     """As the journal has it: the note about the missing result appears once."""
     shelf = [3]
-    live: Any = {"lane": "live", "adapter": SQLiteAdapter(notes_database(desk.folder))}
+    live = {"lane": "live", "adapter": SQLiteAdapter(notes_database(desk.folder))}
 
     @tool("take", resource=("Order", "order_id"), secret=["pin"] * secret, registry=desk.registry, **live)
     def take(order_id: str, pin: str) -> dict[str, int]:
@@ -197,7 +194,7 @@ def test_a_failure_met_by_a_worker_is_answered(desk: Desk, talk: Talk) -> None:
 def test_an_expired_release_is_answered_again_as_not_done(desk: Desk, talk: Talk) -> None:
     charge, renew = charge_tools(desk, recheck=True), desk.service.renew
 
-    def refuse(*given: Any) -> Any:
+    def refuse(*given):
         desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="no_permit", text="no longer"))
         return renew(*given)
 
@@ -216,7 +213,7 @@ def test_live_work_of_a_failed_step_stays_undone(desk: Desk, talk: Talk) -> None
 
 
 @pytest.mark.parametrize(("by", "reason"), [("policy", "never-huge"), ("people", "keep it")])
-def test_a_denial_is_answered_again(by: str, reason: str, desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_denial_is_answered_again(by: str, reason: str, desk: Desk, refund, talk: Talk) -> None:
     if by == "policy":
         kept = killed(talk, [refund], talk.calls(("refund", HUGE)))
     else:
@@ -232,7 +229,7 @@ SPENT = [([FAILING], ("notify", {"order_id": "o-5"})), ([("charge", REFUND), FAI
 
 
 @pytest.mark.parametrize(("spent", "calls"), SPENT, ids=["another call", "a part of them"])
-def test_what_was_spent_on_other_calls_is_refused(spent: Any, calls: Any, desk: Desk, talk: Talk) -> None:
+def test_what_was_spent_on_other_calls_is_refused(spent, calls, desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
     killed(talk, tools, talk.calls(*spent, turn="a"))
     with pytest.raises(AlreadyRedeemed, match="another list of calls"):
@@ -242,7 +239,7 @@ def test_what_was_spent_on_other_calls_is_refused(spent: Any, calls: Any, desk: 
 # ------------------------------------------------------------------------------------------------------- the key
 
 
-def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, refund, talk: Talk) -> None:
     first, second = (talk.turn([("refund", REFUND)], [refund]) for _ in range(2))
     assert second.steps[0].answers == first.steps[0].answers
     for turn in ("", "b"):  # also by other ids
@@ -251,14 +248,14 @@ def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, refund: Any, t
     assert len(desk.done) == 1
 
 
-def shortened(messages: Sequence[dict[str, Any]], turns: int) -> list[dict[str, Any]]:
+def shortened(messages: Sequence, turns: int) -> list:
     """Without the first so many messages of the model, and what answers them."""
     at = [place for place, one in enumerate(messages) if one["role"] == "assistant"][turns]
     return [*ASK, *messages[at:]]
 
 
 @OWN_OR_EQUAL_IDS
-def test_an_open_message_keeps_its_key(desk: Desk, refund: Any, talk: Talk, own_ids: bool) -> None:
+def test_an_open_message_keeps_its_key(desk: Desk, refund, talk: Talk, own_ids: bool) -> None:
     """Counted in the list it would be turn 1, which was denied, and happen again under that key."""
     denied = talk.run([talk.calls(("refund", HUGE), turn="a" * own_ids), talk.says("No.")], [refund])
     more = [*denied.messages, said("Less, then.")]
@@ -268,7 +265,7 @@ def test_an_open_message_keeps_its_key(desk: Desk, refund: Any, talk: Talk, own_
     assert keys(end) == ["case-1/turn-2"] and len(desk.done) == 1 and end.steps[0].answers[0].done
 
 
-def test_turns_of_another_journal_are_counted(refund: Any, talk: Talk) -> None:
+def test_turns_of_another_journal_are_counted(refund, talk: Talk) -> None:
     calls = [talk.calls(*refunds("o-1"), turn=one) for one in "abc"]
     theirs = talk.run([*calls[:2], talk.says("Done.")], [refund], key="theirs")
     more = [*theirs.messages, said("And another.")]
@@ -279,14 +276,14 @@ def test_turns_of_another_journal_are_counted(refund: Any, talk: Talk) -> None:
 # --------------------------------------------------------------------------------------------------- in its place
 
 
-def partly(talk: Talk, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def partly(talk: Talk, messages: Sequence) -> list:
     """The first message of the model, and the first of its answers."""
     if talk.is_openai:
         return [*messages[:3]]
     return [*messages[:2], {**messages[2], "content": messages[2]["content"][:1]}]
 
 
-def test_later_messages_come_after_the_answers(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_later_messages_come_after_the_answers(desk: Desk, refund, talk: Talk) -> None:
     whole = talk.turn(refunds("o-1", "o-2"), [refund])
     log = [*partly(talk, whole.messages), said("Hello?")]
     end = talk.run([talk.says("Hi.")], [refund], messages=list(log), on_message=log.append)
@@ -298,8 +295,8 @@ def test_later_messages_come_after_the_answers(desk: Desk, refund: Any, talk: Ta
     assert len(desk.done) == 2
 
 
-def test_partial_answers_are_completed_or_refused(desk: Desk, refund: Any, talk: Talk) -> None:
-    kept, heard = partly(talk, talk.turn(refunds("o-1", "o-2"), [refund]).messages), list[Any]()
+def test_partial_answers_are_completed_or_refused(desk: Desk, refund, talk: Talk) -> None:
+    kept, heard = partly(talk, talk.turn(refunds("o-1", "o-2"), [refund]).messages), []
     talk.run([talk.says("Done.")], [refund], messages=kept, on_message=heard.append)
     missing, _ = map(json.dumps, heard)
     assert "r-o-2" in missing and "r-o-1" not in missing
@@ -308,7 +305,7 @@ def test_partial_answers_are_completed_or_refused(desk: Desk, refund: Any, talk:
     assert len(desk.done) == 2 and talk.vendor.sent == []
 
 
-def test_a_call_that_was_never_begun_is_carried_out(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_call_that_was_never_begun_is_carried_out(desk: Desk, refund, talk: Talk) -> None:
     whole = talk.turn(refunds("o-1", "o-2"), [refund])
     end = talk.run([talk.says("Done.")], [refund], messages=whole.messages[:2], key="another")
     assert keys(end) == ["another/turn-1"] and len(desk.done) == 4

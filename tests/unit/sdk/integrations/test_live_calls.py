@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-from typing import Any
 
 import pytest
 
@@ -107,7 +106,7 @@ ANSWERED = {
 }
 
 
-def raising(desk: Desk, error: Exception) -> Any:
+def raising(desk: Desk, error: Exception):
     """A live tool that raises."""
 
     def look(order_id: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from countersign import MisuseError, RegistrationError, Retry, tool
@@ -19,7 +17,7 @@ def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
     return Talk(request.param, runtime=desk.runtime)
 
 
-def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk, refund: Any) -> None:
+def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk, refund) -> None:
     """The tool definitions follow the manifests."""
     end = talk.turn([("refund", REFUND)], [refund])
     assert (end.text, end.pending, desk.done) == ("Done.", None, [("refund", "o-4", 1200)])
@@ -39,7 +37,7 @@ def test_without_tools_it_is_a_conversation(desk: Desk, talk: Talk) -> None:
     assert "tools" not in talk.vendor.sent[0]
 
 
-def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk, refund: Any) -> None:
+def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk, refund) -> None:
     """Equal ones are one, and the answer says so."""
     talk.turn([("refund", {"order_id": f"o-{n}", "amount_cents": n}) for n in (3, 1, 2, 1)], [refund])
     *first, last = talk.vendor.answers()
@@ -48,7 +46,7 @@ def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk,
     assert desk.face.asked("/v1/transactions") == 1
 
 
-MISUSE: dict[str, tuple[dict[str, Any], str]] = {
+MISUSE = {
     "a stream": ({"stream": True}, "stream=... is set by the loop"),
     "several choices": ({"n": 2}, "n=... is set by the loop"),
     "a key that is too long": ({"key": "k" * 181}, "1 to 180 characters"),
@@ -64,14 +62,14 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("given", "says"), MISUSE.values(), ids=MISUSE.keys())
 @pytest.mark.parametrize("talk", BOTH, indirect=True)
-def test_misuse_is_reported_first(given: dict[str, Any], says: str, desk: Desk, talk: Talk) -> None:
+def test_misuse_is_reported_first(given: dict, says: str, desk: Desk, talk: Talk) -> None:
     with pytest.raises(MisuseError, match=says):
         talk.run([], [], **given)
     assert talk.vendor.sent == []
 
 
-def test_invalid_tools_are_reported_before_the_model_is_called(refund: Any, talk: Talk) -> None:
-    wrong: Any = {"names 'refund' twice": [refund, refund], "is not a tool": [len]}
+def test_invalid_tools_are_reported_before_the_model_is_called(refund, talk: Talk) -> None:
+    wrong = {"names 'refund' twice": [refund, refund], "is not a tool": [len]}
     for says, tools in wrong.items():
         with pytest.raises((MisuseError, RegistrationError), match=says):
             talk.run([], tools)
@@ -98,7 +96,7 @@ def test_an_async_tool_needs_the_async_client(desk: Desk, talk: Talk) -> None:
 def test_another_client_is_named(desk: Desk) -> None:
     from countersign.integrations import run_anthropic, run_openai
 
-    given: Any = {"model": "m", "messages": [], "tools": [], "key": "k", "runtime": desk.runtime}
+    given = {"model": "m", "messages": [], "tools": [], "key": "k", "runtime": desk.runtime}
     with pytest.raises(MisuseError, match=r"openai\.OpenAI\(\.\.\.\).*this is object"):
         run_openai(object(), **given)
     with pytest.raises(MisuseError, match=r"anthropic\.Anthropic\(\.\.\.\).*this is object"):

@@ -8,7 +8,6 @@ import contextvars
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
 
 import pytest
 
@@ -46,7 +45,7 @@ def notes(desk: Desk) -> int:
 # ---------------------------------------------------------------------------------------------------------- it was
 
 
-def test_done_work_is_answered_as_done_again(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_done_work_is_answered_as_done_again(desk: Desk, refund, talk: Talk) -> None:
     tools, call = [book_tool(desk), refund], ("refund", REFUND)
     kept = killed(talk, tools, talk.calls(("book", {"order_id": "o-4"}), call, call))
     booked, refunded, equal = answers_after(talk, tools, kept)
@@ -59,10 +58,10 @@ def test_done_work_is_answered_as_done_again(desk: Desk, refund: Any, talk: Talk
 def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the database had committed, and before the journal heard of it."""
 
-    def dies(*_: Any, **__: Any) -> Any:
+    def dies(*_, **__):
         raise SystemExit
 
-    talk, book, heard = Talk("openai", runtime=desk.runtime), book_tool(desk), list[Any]()
+    talk, book, heard = Talk("openai", runtime=desk.runtime), book_tool(desk), []
     with monkeypatch.context() as patch:
         patch.setattr(desk.runtime.journal.transactions, "end_live", dies)
         with pytest.raises(SystemExit):
@@ -94,7 +93,7 @@ def test_a_compensated_call_is_answered_as_compensated_again(desk: Desk, talk: T
     assert [one[0] for one in desk.done] == ["charge", "void"]
 
 
-def test_other_calls_than_were_done_are_refused(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_other_calls_than_were_done_are_refused(desk: Desk, refund, talk: Talk) -> None:
     """A run that kept nothing asks the model anew, and calls what cannot be read, or what raises."""
     tools, book = [book_tool(desk), refund], ("book", {"order_id": "o-4"})
     killed(talk, tools, talk.calls(book, ("refund", REFUND), turn="a"))
@@ -106,7 +105,7 @@ def test_other_calls_than_were_done_are_refused(desk: Desk, refund: Any, talk: T
 
 
 @pytest.mark.parametrize("other", [("note", NOTE), ("refund", REFUND)], ids=["live", "staged"])
-def test_an_allowed_failure_keeps_the_other_calls(other: Any, desk: Desk, refund: Any, talk: Talk) -> None:
+def test_an_allowed_failure_keeps_the_other_calls(other, desk: Desk, refund, talk: Talk) -> None:
     """The error claims neither that a person must settle it, nor that nothing remains in effect."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     mail = failing_tool(desk, errors.NotDone("full"), "mail", on_exhausted="tool", acts=False)
@@ -120,9 +119,9 @@ def test_an_allowed_failure_keeps_the_other_calls(other: Any, desk: Desk, refund
 # ------------------------------------------------------------------------------------------------------ it is unknown
 
 
-def unavailable(desk: Desk, talk: Talk, fault: str, tool: Any, calls: Any) -> list[Any]:
+def unavailable(desk: Desk, talk: Talk, fault: str, tool, calls) -> list:
     """What is kept of a run that got no answer from the service."""
-    heard: list[Any] = []
+    heard = []
     desk.face.faults["/v1/transactions"] = [fault] * 50
     with pytest.raises(errors.ServiceUnavailable):
         talk.run([calls], [tool], on_message=heard.append)
@@ -130,7 +129,7 @@ def unavailable(desk: Desk, talk: Talk, fault: str, tool: Any, calls: Any) -> li
     return [*ASK, *heard]
 
 
-def give_back_tool(desk: Desk) -> Any:
+def give_back_tool(desk: Desk):
     """The refund under another name, as after a deployment."""
 
     @tool("give_back", resource=("Order", "order_id"), registry=desk.registry)
@@ -159,7 +158,7 @@ def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(desk: Desk
     assert len(desk.done) == 1
 
 
-def test_a_redemption_that_lost_its_answer_is_not_finished(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_redemption_that_lost_its_answer_is_not_finished(desk: Desk, refund, talk: Talk) -> None:
     calls = talk.calls(("refund", REFUND), ("refund", {**REFUND, "order_id": "o-5"}))
     kept, renamed = unavailable(desk, talk, "lost_answer", refund, calls), give_back_tool(desk)
     with pytest.raises(errors.AlreadyRedeemed, match="It is not finished") as raised:
@@ -173,7 +172,7 @@ def test_a_redemption_that_lost_its_answer_is_not_finished(desk: Desk, refund: A
 
 
 @pytest.mark.parametrize("approved", ["before", "after"])
-def test_a_waiting_step_is_withdrawn_first(approved: str, desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_waiting_step_is_withdrawn_first(approved: str, desk: Desk, refund, talk: Talk) -> None:
     """A deploy renamed the tool while people were asked."""
     end = talk.run([talk.calls(("refund", LARGE), turn="a")], [refund])
     if approved == "before":
@@ -190,7 +189,7 @@ def test_a_waiting_step_is_withdrawn_first(approved: str, desk: Desk, refund: An
     assert desk.done == [("give_back", "o-4", 1200)]
 
 
-def test_what_a_worker_fired_is_never_answered_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_what_a_worker_fired_is_never_answered_as_not_done(desk: Desk, refund, talk: Talk) -> None:
     end = talk.run([talk.calls(("refund", LARGE))], [refund])
     desk.service.approve(FIRST)
     with desk.restarted() as worker:
@@ -200,7 +199,7 @@ def test_what_a_worker_fired_is_never_answered_as_not_done(desk: Desk, refund: A
     assert len(desk.done) == 1
 
 
-def test_live_work_that_cannot_begin_withdraws_open_reviews(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_live_work_that_cannot_begin_withdraws_open_reviews(desk: Desk, refund, talk: Talk) -> None:
     tools = [refund, book_tool(desk)]
     end = talk.run([talk.calls(("book", {"order_id": "o-4"}), ("refund", LARGE), turn="a")], tools)
     with locked_notes(desk):
@@ -210,13 +209,13 @@ def test_live_work_that_cannot_begin_withdraws_open_reviews(desk: Desk, refund: 
     assert resume(runtime=desk.runtime) == [] and (desk.done, notes(desk)) == ([], 0)
 
 
-def test_work_in_progress_elsewhere_is_not_answered_as_not_done(desk: Desk, refund: Any) -> None:
+def test_work_in_progress_elsewhere_is_not_answered_as_not_done(desk: Desk, refund) -> None:
     talk = Talk("openai", runtime=desk.runtime)
     with desk.restarted() as other, other.step("case-1/turn-1"), pytest.raises(errors.TransactionBusy):
         contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund])
 
 
-def test_what_was_never_begun_is_answered_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_what_was_never_begun_is_answered_as_not_done(desk: Desk, refund, talk: Talk) -> None:
     desk.service.policy = lambda *_: Verdict.RELEASE
     script = [talk.calls(GARBAGE, turn="a"), talk.calls(("refund", REFUND), turn="b"), talk.says("Done.")]
     end = talk.run(script, [refund])
@@ -224,7 +223,7 @@ def test_what_was_never_begun_is_answered_as_not_done(desk: Desk, refund: Any, t
     assert not [path for _, path in desk.face.log if path.endswith("/withdraw")] and len(desk.done) == 1
 
 
-def test_what_never_arrived_is_ended_and_answered_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_what_never_arrived_is_ended_and_answered_as_not_done(desk: Desk, refund, talk: Talk) -> None:
     kept = unavailable(desk, talk, "lost_request", refund, talk.calls(("refund", REFUND)))
     assert "there is no tool 'refund'" in answers_after(talk, [give_back_tool(desk)], kept)[0].text
     assert resume(runtime=desk.runtime) == [] and desk.done == []
@@ -234,9 +233,7 @@ NOT_WITHDRAWN = [(["lost_request"] * 50, errors.ServiceUnavailable), ([FORBIDDEN
 
 
 @pytest.mark.parametrize(("faults", "raised"), NOT_WITHDRAWN, ids=["away", "refused"])
-def test_without_a_withdrawal_nothing_is_answered(
-    desk: Desk, refund: Any, talk: Talk, faults: Any, raised: Any
-) -> None:
+def test_without_a_withdrawal_nothing_is_answered(desk: Desk, refund, talk: Talk, faults, raised) -> None:
     end = talk.run([talk.calls(("refund", LARGE))], [refund])
     desk.face.faults[f"/v1/transactions/{FIRST}/withdraw"] = list(faults)
     with pytest.raises(raised):

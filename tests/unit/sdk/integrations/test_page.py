@@ -6,7 +6,6 @@ import asyncio
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ PAGE = "docs/how-to/model-loops.md"
 OPENAI, ANTHROPIC, PARKED, KEPT, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
 
 
-def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
+def run(program: str, desk: Desk, **names) -> dict:
     known = {"messages": ASK, **names}
     with use_runtime(desk.runtime):
         exec(program, known)
@@ -31,7 +30,7 @@ def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
 
 
 def test_the_programs_of_the_page_run(
-    desk: Desk, refund: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    desk: Desk, refund, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = ("refund", REFUND)
     script = [openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")]
@@ -60,7 +59,7 @@ def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    names: dict[str, Any] = {"refund": refund_tool(desk), "openai": openai, "json": json, "Path": Path}
+    names = {"refund": refund_tool(desk), "openai": openai, "json": json, "Path": Path}
     names["run_openai"] = run_openai
     calls = [("refund", {"order_id": order, "amount_cents": 1200}) for order in ("o-4", "o-5")]
     script = [openai_calls(*calls), openai_says("Done.")]
@@ -94,7 +93,7 @@ def test_the_program_uses_a_server(desk: Desk, tmp_path: Path, capsys: pytest.Ca
                 InMemoryTransport(bank(tmp_path / "written")) as (read, write),
                 anthropic.AsyncAnthropic(api_key="none", base_url=one.url) as client,
             ):
-                names: dict[str, Any] = {"ClientSession": ClientSession, "read": read, "write": write}
+                names = {"ClientSession": ClientSession, "read": read, "write": write}
                 names |= {"client": client, "messages": ASK}
                 body = textwrap.indent(MCP, "    ")
                 exec(f"async def program():\n{body}", names)

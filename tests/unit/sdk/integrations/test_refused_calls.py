@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ NOTIFY = ("notify", {"order_id": "o-4"})
 # ------------------------------------------------------------------ why a call was not done, and the calls with it
 
 
-def test_a_denial_is_answered_with_its_reasons(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_denial_is_answered_with_its_reasons(desk: Desk, refund, talk: Talk) -> None:
     """What goes with a denied call is not done either, and says so."""
     script = [talk.calls(("refund", REFUND), ("refund", HUGE)), talk.calls(("refund", REFUND))]
     end = talk.run([*script, talk.says("I could refund 12.00 only.")], [refund])
@@ -38,7 +37,7 @@ def test_a_denial_is_answered_with_its_reasons(desk: Desk, refund: Any, talk: Ta
         assert word in denied.text
 
 
-BAD_CALLS: dict[str, tuple[str, Any, str]] = {
+BAD_CALLS = {
     "an argument of another type": ("refund", {"order_id": "o-4", "amount_cents": "much"}, "amount_cents"),
     "money with a fraction": ("refund", {"order_id": "o-4", "amount_cents": 12.5}, "whole minor units"),
     "an argument that is missing": ("refund", {"order_id": "o-4"}, "amount_cents"),
@@ -49,9 +48,7 @@ BAD_CALLS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("name", "args", "says"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
-def test_unfit_calls_are_answered(
-    name: str, args: Any, says: str, desk: Desk, refund: Any, talk: Talk
-) -> None:
+def test_unfit_calls_are_answered(name: str, args, says: str, desk: Desk, refund, talk: Talk) -> None:
     fine = "refund", {"order_id": "o-5", "amount_cents": 5}
     held, wrong = talk.turn([fine, (name, args)], [refund]).steps[0].answers
     assert (desk.done, desk.face.asked("/v1/transactions"), held.done, wrong.done) == ([], 0, False, False)
@@ -69,7 +66,7 @@ BAD_TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "says"), BAD_TEXTS.values(), ids=BAD_TEXTS.keys())
-def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, desk: Desk, refund: Any) -> None:
+def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, desk: Desk, refund) -> None:
     (wrong,) = Talk("openai", runtime=desk.runtime).turn([("refund", text)], [refund]).steps[0].answers
     assert desk.done == [] and not wrong.done and says in wrong.text
 
@@ -97,7 +94,7 @@ def test_compensated_calls_are_answered_as_such(void: Verdict, desk: Desk, talk:
 # ------------------------------------------------------------------------------------------------------------ ends
 
 
-def test_an_endless_model_is_stopped_with_all_answered(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_an_endless_model_is_stopped_with_all_answered(desk: Desk, refund, talk: Talk) -> None:
     script = [talk.calls(("refund", {"order_id": f"o-{n}", "amount_cents": 1})) for n in range(5)]
     with pytest.raises(TurnLimit, match="called 3 times") as caught:
         talk.run(script, [refund], max_turns=3)
@@ -111,7 +108,7 @@ REASONS += [("anthropic-async", one) for one in ("max_tokens", "refusal", TOO_MU
 
 
 @pytest.mark.parametrize(("kind", "reason"), REASONS)
-def test_an_incomplete_message_is_not_carried_out(kind: str, reason: str, desk: Desk, refund: Any) -> None:
+def test_an_incomplete_message_is_not_carried_out(kind: str, reason: str, desk: Desk, refund) -> None:
     """There is a whole call in it, and it ends by another reason than its calls."""
     talk = Talk(kind, runtime=desk.runtime)
     message = talk.calls(("refund", REFUND))
@@ -135,7 +132,7 @@ def test_a_refusal_of_the_model_ends_it_and_no_choice_is_no_message(desk: Desk) 
         talk.run([{**talk.says(""), "choices": []}], [])
 
 
-def test_a_call_that_is_no_function_is_answered(desk: Desk, refund: Any) -> None:
+def test_a_call_that_is_no_function_is_answered(desk: Desk, refund) -> None:
     talk = Talk("openai", runtime=desk.runtime)
     said, custom = talk.calls(), {"name": "shell", "input": "rm"}
     said["choices"][0]["message"]["tool_calls"] = [{"id": "call_1", "type": "custom", "custom": custom}]
@@ -143,7 +140,7 @@ def test_a_call_that_is_no_function_is_answered(desk: Desk, refund: Any) -> None
     assert "'custom' is no call of a function" in end.steps[0].answers[0].text
 
 
-def test_a_paused_model_is_called_again_with_unchanged_thinking(desk: Desk, refund: Any) -> None:
+def test_a_paused_model_is_called_again_with_unchanged_thinking(desk: Desk, refund) -> None:
     talk = Talk("anthropic", runtime=desk.runtime)
     thought = {"type": "thinking", "thinking": "hm", "signature": "EqQB"}
     paused = talk.says("Wait.")
@@ -190,7 +187,7 @@ def limited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Talk]:
         yield Talk(request.param, runtime=desk.runtime)
 
 
-SHORT: dict[str, Any] = {"max_tokens": 100}
+SHORT = {"max_tokens": 100}
 
 
 def test_each_call_of_the_model_is_counted_for_the_conversation(limited: Talk) -> None:
@@ -214,7 +211,7 @@ def test_a_picture_is_sent_only_with_a_token_bound(limited: Talk) -> None:
     """It has more than the bytes that name it."""
     script, picture = [limited.says("Broken.")], PICTURE[limited.is_openai]
     messages = [{"role": "user", "content": [{"type": "text", "text": "See."}, picture]}]
-    asked: dict[str, Any] = {"messages": messages, **SHORT}
+    asked = {"messages": messages, **SHORT}
     with pytest.raises(errors.MisuseError, match="input_tokens"):
         limited.run(script, [], **asked)
     with pytest.raises(errors.BudgetExceeded, match="tokens"):
@@ -238,7 +235,7 @@ BOTH_ORDERS = [ONE, OTHER]
 NUMBERS = itertools.count()
 
 
-def answers(talk: Talk, tools: Sequence[Any], *turns: Sequence[Any]) -> list[Any]:
+def answers(talk: Talk, tools: Sequence, *turns: Sequence) -> list:
     """The answers to a run without earlier messages, turn by turn. Each message has its own ids."""
     script = [talk.calls(*calls, turn=f"{next(NUMBERS)}-") for calls in turns]
     return [step.answers for step in talk.run([*script, talk.says("Done.")], tools).steps]
@@ -252,7 +249,7 @@ def first_is_denied(desk: Desk) -> None:
 
 TWICE, LESS, SECOND = [[ONE], [ONE]], [[DENIED], [ONE]], [[False], [True]]
 LESS = [[DENIED], [ONE]]
-PASSED: dict[str, tuple[Any, Any, list[list[bool]], str]] = {
+PASSED = {
     "what was garbage, and is called at once": ([[GARBAGE], [ONE]], TWICE, SECOND, "call again"),
     "what was denied, and is called less at once": (LESS, TWICE, SECOND, "call again"),
     "what was denied and then done": (TWICE, TWICE, SECOND, "denied, nothing was done"),
@@ -264,7 +261,7 @@ PASSED: dict[str, tuple[Any, Any, list[list[bool]], str]] = {
 
 @pytest.mark.parametrize(("before", "again", "done", "says"), PASSED.values(), ids=PASSED)
 def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(
-    before: Any, again: Any, done: Any, says: str, desk: Desk, refund: Any, talk: Talk
+    before, again, done, says: str, desk: Desk, refund, talk: Talk
 ) -> None:
     desk.service.policy = lambda *_: Verdict.RELEASE
     if GARBAGE not in before[0]:
@@ -277,7 +274,7 @@ def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(
 
 
 @pytest.mark.parametrize("first", [GARBAGE, DENIED], ids=["garbage", "denied"])
-def test_other_calls_than_a_later_turn_s_are_refused(first: Any, desk: Desk, refund: Any, talk: Talk) -> None:
+def test_other_calls_than_a_later_turn_s_are_refused(first, desk: Desk, refund, talk: Talk) -> None:
     if first is DENIED:
         first_is_denied(desk)
     answers(talk, [refund], [first], [ONE])
@@ -287,7 +284,7 @@ def test_other_calls_than_a_later_turn_s_are_refused(first: Any, desk: Desk, ref
     assert len(desk.done) == 1
 
 
-def test_an_unanswered_message_is_not_carried_out_again(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_an_unanswered_message_is_not_carried_out_again(desk: Desk, refund, talk: Talk) -> None:
     first_is_denied(desk)
     script = [talk.calls(ONE, turn=turn) for turn in ("a", "b")]
     kept = talk.run([*script, talk.says("Done.")], [refund]).messages[:2]

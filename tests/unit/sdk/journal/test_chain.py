@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -156,7 +155,7 @@ def test_lines_are_neither_changed_nor_deleted(journal: Path, statement: str) ->
 
 
 @pytest.mark.tampers
-def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
+def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund) -> None:
     """The SDK does not build on a chain whose head is false: it stops before anything is asked or fired."""
     run(desk, (refund, "o-1", 5))
     desk.runtime.close()

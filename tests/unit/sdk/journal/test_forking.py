@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,7 @@ def forked(child: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk, refund: Any) -> None:
+def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk, refund) -> None:
 
     def child() -> None:
         with pytest.raises(OutsideTransaction, match="process"):
@@ -85,7 +84,7 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseExc
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund: Any) -> None:
+def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund) -> None:
     """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
     run(desk, (refund, "o-1", 100))
 
@@ -159,7 +158,7 @@ def host(desk: Desk, journal: Path) -> Iterator[Runtime]:
         yield runtime
 
 
-def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: Any) -> None:
+def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund) -> None:
     """Both hosts staged the same list; the attempt is in both journals, and the second learns the outcome."""
     pending = fails(desk, errors.ReviewPending, (refund, "o-1", LARGE))
     desk.service.approve(pending.error.txn)
@@ -172,7 +171,7 @@ def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: An
     assert desk.done == [("refund", "o-1", LARGE)]
 
 
-def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund: Any) -> None:
+def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund) -> None:
     """Taken between the redemption and the fire: the copy has to request more time, and gets the outcome instead."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
     fails(desk, Exception, (refund, "o-1", 100), match="Nothing was fired")

@@ -9,7 +9,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,7 +57,7 @@ def acquired(journal: Journal) -> Lease:
 def an_effect(seq: int = 1, amount: int = 5) -> Effect:
     args = {"amount": amount}
     key = names.call_key(agent=AGENT, run_key="t-1", tool="pay", args=args)
-    rest: dict[str, Any] = {"tool": "pay", "tool_digest": "a" * 64, "resource": Resource("Order", "o-1")}
+    rest = {"tool": "pay", "tool_digest": "a" * 64, "resource": Resource("Order", "o-1")}
     return Effect.stage(agent=AGENT, txn=TXN, call_key=key, seq=seq, args=args, **rest)
 
 
@@ -75,7 +74,7 @@ def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
         its = (effect.effect_id, effect.call_key, effect.tool, effect.args_bytes)
         journal.transactions.stage(lease, staging, StagedRow(*its, "staged", effect.seq, ()))
     digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
-    rest: dict[str, Any] = {"secret": {"a" * 64: ()}, "txn_digest": digest, "live": 0}
+    rest = {"secret": {"a" * 64: ()}, "txn_digest": digest, "live": 0}
     return staging, journal.transactions.freeze(lease, staging, effects, **rest)
 
 
@@ -193,22 +192,22 @@ def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -
     assert desk.done == []
 
 
-def full(*_: Any, **__: Any) -> None:
+def full(*_, **__) -> None:
     raise errors.JournalError("database or disk is full")
 
 
-def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, refund: Any, monkeypatch: Any) -> None:
+def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, refund, monkeypatch) -> None:
     monkeypatch.setattr(desk.runtime.journal.effect_log, "begin", full)
     fails(desk, errors.JournalError, (refund, "o-1", 100), match="disk is full")
     assert desk.done == []
 
 
 @pytest.mark.parametrize("stays_full", [False, True])
-def test_a_fire_not_written_is_unknown(desk: Desk, refund: Any, monkeypatch: Any, stays_full: bool) -> None:
+def test_a_fire_not_written_is_unknown(desk: Desk, refund, monkeypatch, stays_full: bool) -> None:
     journal = desk.runtime.journal
     unit = journal.database.unit
 
-    def full_once_it_fired(*, durable: bool) -> Any:
+    def full_once_it_fired(*, durable: bool):
         return full() if desk.done else unit(durable=durable)
 
     with monkeypatch.context() as broken:
@@ -231,7 +230,7 @@ def test_a_living_owner_keeps_its_lease_however_long_it_thinks(journal: Journal,
 def test_a_lease_is_held_as_soon_as_another_thread_can_read_it(
     journal: Journal, place: JournalLocation, clock: TickingClock
 ) -> None:
-    other, seen, commit = Journal(place, clock=clock), list[Any](), journal.database._commit
+    other, seen, commit = Journal(place, clock=clock), [], journal.database._commit
     journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal.database, "_commit", lambda: (commit(), seen.append(other.leases.acquire(TXN))))
@@ -303,7 +302,7 @@ def test_each_list_has_its_own_attempt_until_one_is_redeemed(journal: Journal) -
         frozen(journal, lease, an_effect(1, 7))
 
 
-def test_a_second_run_waits_for_the_first_and_learns_its_owner(desk: Desk, refund: Any) -> None:
+def test_a_second_run_waits_for_the_first_and_learns_its_owner(desk: Desk, refund) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -351,7 +350,7 @@ def test_every_state_has_moves_and_the_service_names_them_the_same() -> None:
     assert LocalState.FIRED not in SOURCES[LocalState.FAILED]
 
 
-def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk, refund: Any) -> None:
+def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk, refund) -> None:
     desk.publish(refund, aud="gateway")
     with pytest.raises(errors.NotStageable), desk.step() as txn:
         refund("o-1", 100)

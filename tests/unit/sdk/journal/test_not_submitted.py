@@ -6,7 +6,6 @@ import asyncio
 import json
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -41,12 +40,12 @@ ENDINGS = [
 ]
 
 
-def reported(desk: Desk, key: str) -> dict[str, Any]:
+def reported(desk: Desk, key: str) -> dict:
     (txn,) = desk.runtime.journal.transactions.found_ids(key)
     return description_of(desk.runtime.journal, txn)
 
 
-def calls(of: dict[str, Any], kind: str = "effects") -> list[tuple[str, str, Any]]:
+def calls(of: dict, kind: str = "effects") -> list:
     return [
         (one["tool"], one["state"], one["args"] if one["args"] == '"(secret)"' else json.loads(one["args"]))
         for one in of[kind]
@@ -82,7 +81,7 @@ def test_a_raising_body_keeps_calls(desk: Desk, tmp_path: Path, error: BaseExcep
     assert desk.done == []
 
 
-def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalLocation, refund: Any) -> None:
+def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalLocation, refund) -> None:
     with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         raise ValueError("out of stock")
@@ -145,7 +144,7 @@ def test_what_the_manifest_calls_secret_is_sealed_and_hidden(desk: Desk, inner: 
     assert CARD.encode() not in repr([tuple(row) for row in written]).encode()
 
 
-def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk, refund: Any) -> None:
+def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk, refund) -> None:
     desk.face.faults["/v1/tools"] = ["lost_request"] * 9
     before = len(desk.face.log)
     with pytest.raises(ValueError), desk.step():
@@ -158,7 +157,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk, refun
     assert len(desk.face.log) - before <= 1, "the service is tried once"
 
 
-def test_a_denial_names_reason_and_policy(desk: Desk, refund: Any) -> None:
+def test_a_denial_names_reason_and_policy(desk: Desk, refund) -> None:
     with pytest.raises(errors.Denied) as denied, desk.step():
         refund("o-1", 600_000)
     found = reported(desk, "t-1")
@@ -167,7 +166,7 @@ def test_a_denial_names_reason_and_policy(desk: Desk, refund: Any) -> None:
     assert calls(found)[0][:2] == ("refund", "denied")
 
 
-def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund: Any) -> None:
+def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund) -> None:
     waiting = fails(desk, errors.ReviewPending, (refund, "o-1", 10_000))
     assert reported(desk, "t-1")["note"] is None, "people are asked"
     desk.service.withdraw(waiting.error.txn, "the customer called")
@@ -177,7 +176,7 @@ def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund: Any) -> Non
     assert "the customer called" in found["note"] and calls(found)[0][:2] == ("refund", "withdrawn")
 
 
-def test_a_superseded_list_is_listed_after_the_current_one(desk: Desk, refund: Any) -> None:
+def test_a_superseded_list_is_listed_after_the_current_one(desk: Desk, refund) -> None:
     for order in ("o-1", "o-2"):
         fails(desk, errors.ReviewPending, (refund, order, 10_000), (refund, "o-3", 10_000))
     found = reported(desk, "t-1")
@@ -186,7 +185,7 @@ def test_a_superseded_list_is_listed_after_the_current_one(desk: Desk, refund: A
     assert found["dropped"][0]["error"] == "another list was submitted under this key"
 
 
-def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk, refund: Any) -> None:
+def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk, refund) -> None:
     fails(desk, errors.ReviewPending, (refund, "o-1", 10_000))
     with pytest.raises(ValueError), desk.step():
         refund("o-2", 10_000)

@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
@@ -225,7 +224,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, journal: Journal, place: JournalUrl,
 
 
 def test_lost_leases_block_no_other_process(
-    desk: Desk, refund: Any, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, refund, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
     journal = desk.runtime.journal

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -121,7 +121,7 @@ class Raced(sqlite3.Connection):
 
     codes: ClassVar[list[int]] = []
 
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+    def execute(self, sql: str, *parameters) -> sqlite3.Cursor:
         if "journal_mode" in sql and self.codes:
             error = sqlite3.OperationalError("database is locked")
             error.sqlite_errorcode = self.codes.pop()

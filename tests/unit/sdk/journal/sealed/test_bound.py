@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -197,7 +196,7 @@ def test_a_compensation_inherits_the_secrets_of_its_call(desk: Desk) -> None:
 def test_one_row_shows_secrets(desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None) -> None:
     """It is asked for each transaction that fails, and there may be many of either."""
     pay, journal = pay_tool(desk), desk.runtime.journal
-    read, answered = journal.database.rows, list[Any]()
+    read, answered = journal.database.rows, []
     for key in ("t-1", "t-2"):
         desk.service.approve(fails(desk, errors.ReviewPending, (pay, "o-1", LARGE, card), key=key).error.txn)
     with monkeypatch.context() as watched:

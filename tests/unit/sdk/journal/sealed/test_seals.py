@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -72,7 +71,7 @@ ONCE = [
 
 
 @pytest.mark.parametrize(("pointers", "kept"), ONCE)
-def test_what_is_sealed_is_sealed_once(memory: Journal, pointers: Any, kept: Any) -> None:
+def test_what_is_sealed_is_sealed_once(memory: Journal, pointers, kept) -> None:
     assert sealed_pointers(sealed(memory, RAW, *pointers)) == kept
 
 
@@ -85,7 +84,7 @@ _JSON = st.recursive(
 )
 
 
-def every_pointer(value: Any, at: str = "") -> Iterator[str]:
+def every_pointer(value, at: str = "") -> Iterator[str]:
     yield at
     if isinstance(value, dict):
         for name, child in value.items():
@@ -97,7 +96,7 @@ def every_pointer(value: Any, at: str = "") -> Iterator[str]:
 
 @settings(deadline=None)
 @given(value=_JSON, data=st.data())
-def test_any_value_is_restored(memory: Journal, value: Any, data: st.DataObject) -> None:
+def test_any_value_is_restored(memory: Journal, value, data: st.DataObject) -> None:
     raw = canonicalize(value)
     chosen = data.draw(st.lists(st.sampled_from(sorted(every_pointer(value)))))
     assert memory.seals.open(ABOUT, sealed(memory, raw, *chosen)) == raw
@@ -207,7 +206,7 @@ def test_two_that_make_a_key_file_at_once_agree(tmp_path: Path, monkeypatch: pyt
     path, link = tmp_path / "keys", os.link
     first = KeyFile(path, named=False)
 
-    def late(source: Any, target: Any) -> None:
+    def late(source, target) -> None:
         monkeypatch.setattr(os, "link", link)
         add_key(path)
         link(source, target)

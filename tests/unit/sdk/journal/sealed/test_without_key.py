@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -99,7 +98,7 @@ def test_reading_needs_no_key(desk: Desk) -> None:
     reader.close()
 
 
-def test_reports_are_sent_only_with_key(desk: Desk, refund: Any, tmp_path: Path, caplog: Any) -> None:
+def test_reports_are_sent_only_with_key(desk: Desk, refund, tmp_path: Path, caplog) -> None:
     @tool("void", resource=("Payment", "payment"), registry=desk.registry)
     def void(payment: str) -> None:
         """Take it back."""
@@ -185,7 +184,7 @@ def refuse(session: SQLiteSession, attempt_id: str) -> None:
     raise ValueError(f"key (card)=({CARD}) is there already")
 
 
-def test_recovery_without_a_key_knows_who_got_secrets(desk: Desk, tmp_path: Path, monkeypatch: Any) -> None:
+def test_recovery_without_a_key_knows_who_got_secrets(desk: Desk, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(SQLiteSession, "commit", refuse)
     adapter = SQLiteAdapter(notes_database(desk.folder))
 
@@ -216,7 +215,7 @@ def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk
     assert [row["state"] for row in desk.runtime.journal.spending.calls(9)] == ["done"]
 
 
-def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk, refund: Any) -> None:
+def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk, refund) -> None:
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
     txn, outbox = run(desk, (refund, "o-1", 5), (refund, "o-2", 5)).txn.txn, desk.runtime.journal.outbox
     assert (outbox.count(txn), outbox.count("another")) == (2, 0)
