@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,7 +71,7 @@ OUTSIDE = (
     ),
     *".Countersign/lock|link/secret|link|file_link|dangling|d/loop/x|\udcff|pipe".split("|"),
 )
-ACTS: dict[str, Callable[[FilesAdapter, str], object]] = {
+ACTS = {
     "read": FilesAdapter.read,
     "write": lambda files, path: files.write(path, "mine"),
     "remove": FilesAdapter.remove,
@@ -86,7 +85,7 @@ ACTS: dict[str, Callable[[FilesAdapter, str], object]] = {
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_a_path_that_is_no_file_below_the_root_is_refused(
-    files: FilesAdapter, root: Path, path: str, act: Callable[[FilesAdapter, str], object]
+    files: FilesAdapter, root: Path, path: str, act
 ) -> None:
     (root / "link").symlink_to(root.parent)
     (root / "file_link").symlink_to(root.parent / "secret")

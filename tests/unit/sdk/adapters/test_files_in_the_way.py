@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +84,7 @@ def seen(path: Path) -> str:
 
 
 @pytest.mark.parametrize("change", [replaced, made_anew, changed_in_place, made_a_folder])
-def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callable[[Path], None]) -> None:
+def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change) -> None:
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     change(root / "a")
     theirs = seen(root / "a")
@@ -101,7 +100,7 @@ def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callab
 
 @pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
 @pytest.mark.parametrize("way", [made_a_link, lambda root: shutil.rmtree(root / "d")], ids=["link", "gone"])
-def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]) -> None:
+def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way) -> None:
     session = committed(files, ACTS[act])
     way(root)
     with pytest.raises(JournalError, match="was not undone completely"):
@@ -112,7 +111,7 @@ def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Ca
 
 
 NEW: Deed = lambda files: files.write("new", "mine")  # noqa: E731
-AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
+AFTER = {
     "a file made where one was removed": (
         "a", lambda files: files.remove("a"), lambda path: path.write_text("theirs"), False, "theirs"),
     "a new file that is replaced": ("new", NEW, replaced, True, "theirs"),
@@ -142,7 +141,7 @@ def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapt
     assert json.loads((folder / "record.json").read_bytes())["ops"][1]["path"] == "d/b"
 
 
-SETTLED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+SETTLED = {
     "by keeping theirs": (lambda kept, path: kept.unlink(), "theirs"),
     "by removing theirs": (lambda kept, path: path.unlink(), "old a"),
     "by moving the old one back": (lambda kept, path: kept.rename(path), "old a"),

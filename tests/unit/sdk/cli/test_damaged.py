@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ ON_SQLITE = [("transactions", "note"), ("effects", "error")]
 
 
 @pytest.fixture
-def damaged(desk: Desk, engine: str) -> Callable[[str], Desk]:
+def damaged(desk: Desk, engine: str):
     """A journal of two steps, and this done to it."""
     refund = refund_tool(desk)
     for key in ("t-1", "t-2"):
@@ -71,7 +70,7 @@ def assert_reported(result: Result, why: str) -> None:
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("what", A_CALL)
-def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str], Desk], what: str) -> None:
+def test_of_a_step_the_other_calls_are_shown_and_exported(damaged, what: str) -> None:
     sql, why = A_CALL[what]
     desk = damaged(sql)
     result = said(desk, "show", "t-1", "--json")
@@ -93,7 +92,7 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
-def test_lists_and_exports_mark_damage(damaged: Callable[[str], Desk], what: str, tmp_path: Path) -> None:
+def test_lists_and_exports_mark_damage(damaged, what: str, tmp_path: Path) -> None:
     sql, why = (A_CALL | ITSELF)[what]
     desk, out = damaged(sql), tmp_path / "export.json"
     for verb in ("list", "filter"):
@@ -122,7 +121,7 @@ def test_lists_and_exports_mark_damage(damaged: Callable[[str], Desk], what: str
         assert_reported(said(desk, "show", "t-1"), "state: damaged")
 
 
-def test_an_unbound_time_is_not_shown(damaged: Callable[[str], Desk]) -> None:
+def test_an_unbound_time_is_not_shown(damaged) -> None:
     """It moves with the lease."""
     desk = damaged("UPDATE transactions SET updated_at = -1e300 WHERE {}")
     for verb in ("list", "filter", "export"):
@@ -132,7 +131,7 @@ def test_an_unbound_time_is_not_shown(damaged: Callable[[str], Desk]) -> None:
 @pytest.mark.tampers
 @pytest.mark.parametrize("engine", ["sqlite"])
 @pytest.mark.parametrize(("table", "column"), ON_SQLITE)
-def test_invalid_text_is_not_shown(damaged: Callable[[str], Desk], table: str, column: str) -> None:
+def test_invalid_text_is_not_shown(damaged, table: str, column: str) -> None:
     desk = damaged(f"UPDATE {table} SET {column} = {NO_TEXT} WHERE {{}}")
     for verb in ("list", "filter", "export"):
         assert_reported(said(desk, verb), "Could not decode to UTF-8")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import httpx2
 import pytest
 
@@ -24,7 +22,7 @@ def refund(desk: Desk) -> tuple:
 
 
 @pytest.fixture
-def lagging(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def lagging(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     """Redemptions meet a replica that does not know the key of the releases; called, it has caught up."""
 
     def bad(*_):

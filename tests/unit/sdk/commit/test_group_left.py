@@ -4,7 +4,6 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -20,7 +19,7 @@ def acting_threads() -> int:
     return sum(one.name == "countersign-_in_thread" for one in threading.enumerate())
 
 
-def pressing_tool(desk: Desk, go_on: threading.Event, neighbor: int, begun: Callable[[], bool]):
+def pressing_tool(desk: Desk, go_on: threading.Event, neighbor: int, begun):
     """A tool that presses Ctrl-C once its siblings have begun and ended, but for so many, and goes on."""
 
     @order_tool(desk)

@@ -1,7 +1,6 @@
 """Probes: what became of a call in doubt is asked before anybody gives up, and believed with care."""
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -166,7 +165,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
-def test_anything_else_is_unknown_as_before(desk: Desk, charge, answer: Callable) -> None:
+def test_anything_else_is_unknown_as_before(desk: Desk, charge, answer) -> None:
     calls = (charge, "o-1", 10), (payment(desk, answer).pay, "o-1", 100), (charge, "o-2", 20)
     unknown = fails(desk, errors.OutcomeUnknown, *calls, match="ConnectionError: lost; its probe find_pay")
     assert states(desk) == {"charge#1": "fired", "pay#2": "unknown", "charge#3": "unused"}

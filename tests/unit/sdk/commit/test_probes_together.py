@@ -1,7 +1,6 @@
 """A probe changes nothing; it works with other effects, reviews and an unavailable service."""
 
 import asyncio
-from collections.abc import Callable
 
 import httpx2
 import pytest
@@ -138,7 +137,7 @@ def knows_at_once() -> Happened:
     return Happened(current_effect().call_key)
 
 
-def lost_mail(desk: Desk, answer: Callable):
+def lost_mail(desk: Desk, answer):
     """An async tool of whose outcome its probe answers this."""
     probe("mailed", registry=desk.registry)(answer)
 
@@ -150,7 +149,7 @@ def lost_mail(desk: Desk, answer: Callable):
 
 
 @pytest.mark.parametrize("answer", [knows_later, knows_at_once])
-def test_in_asyncio_a_probe_may_be_async_or_plain(desk: Desk, answer: Callable) -> None:
+def test_in_asyncio_a_probe_may_be_async_or_plain(desk: Desk, answer) -> None:
     (sent,) = asyncio.run(run_async(desk, (lost_mail(desk, answer), "o-1"))).placed
     assert sent.result == sent.call_key
 

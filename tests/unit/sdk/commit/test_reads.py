@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, note
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 
 
-def look_tool(desk: Desk, *, reviewed: bool = True, **options) -> Callable:
+def look_tool(desk: Desk, *, reviewed: bool = True, **options):
     @order_tool(desk, groups=["read"], changes={} if reviewed else {"groups": ()}, **options)
     def look(order_id: str) -> str:
         return f"order {order_id}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import pytest
 
@@ -24,7 +23,7 @@ def asked(end) -> str:
     return str(end.pending.txn)
 
 
-def killed(talk: Talk, tools: Sequence, said, **options) -> list:
+def killed(talk: Talk, tools, said, **options) -> list:
     """The conversation as kept by a process that ended when its calls were carried out and no answer was kept."""
     heard = []
 
@@ -38,6 +37,6 @@ def killed(talk: Talk, tools: Sequence, said, **options) -> list:
     return [*options.get("messages", ASK), *heard]
 
 
-def answers_after(talk: Talk, tools: Sequence, messages: Sequence, **options):
+def answers_after(talk: Talk, tools, messages, **options):
     """The answers to the last calls of these messages, where the model then has its last word."""
     return talk.run([talk.says("I see.")], tools, messages=messages, **options).steps[0].answers

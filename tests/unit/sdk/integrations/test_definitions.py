@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from tests.fakes.model_vendors import NAME
 def named(*names: str) -> list:
     registry = ToolRegistry()
 
-    def make(name: str) -> Callable:
+    def make(name: str):
         def act(order_id: str, note: str | None = None) -> None:
             """Act."""
 
