@@ -1,7 +1,5 @@
 """A SQLite database with accounts and notes: what tools say to it, and what everybody else sees of it."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The databases: of the state diffs, and the bank on SQLite with an adapter and an open session."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator

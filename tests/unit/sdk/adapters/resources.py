@@ -1,7 +1,5 @@
 """The resources that the contract examines, each with its own way to look from outside."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """Databases with orders and lines, and the state diff of a transaction."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

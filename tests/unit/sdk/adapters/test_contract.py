@@ -1,7 +1,5 @@
 """Every adapter passes the contract suite."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from countersign.adapters.contract_suite import AdapterContract, ContractResource

@@ -1,7 +1,5 @@
 """An adapter that breaks a rule fails the contract suite, in the test that names the rule."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The adapter shown in the README passes the contract suite."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from countersign.adapters import LiveAdapter

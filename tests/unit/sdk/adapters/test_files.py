@@ -1,7 +1,5 @@
 """Files as a live resource: what a tool may do, what is refused, and which paths lead nowhere."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

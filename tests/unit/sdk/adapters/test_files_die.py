@@ -4,8 +4,6 @@ Each act of the operating system that changes or syncs a name is a point; an uni
 there are, so that none is forgotten when the code changes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -2,8 +2,6 @@
 rolled back is never reported as undone, and blocks only transactions on its files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Values in this process as a live resource, and what an agent remembers."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Iterator

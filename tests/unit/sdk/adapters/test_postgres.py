@@ -1,7 +1,5 @@
 """PostgreSQL: protects its transaction from tools, and looks up the result of a lost COMMIT."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress

@@ -1,7 +1,5 @@
 """The state diff of PostgreSQL: exact values under any settings, and transactions without a diff."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo

@@ -1,7 +1,5 @@
 """PostgreSQL: the schema of an attempt's mark, and concurrent sessions."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,7 +1,5 @@
 """The state diff of a database: every row that a commit would change and no other, or the word that it cannot tell."""
 
-from __future__ import annotations
-
 from itertools import count, repeat
 
 import pytest

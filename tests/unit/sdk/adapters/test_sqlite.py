@@ -1,7 +1,5 @@
 """SQLite may end transactions by itself; no live work remains, and every later use raises."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable

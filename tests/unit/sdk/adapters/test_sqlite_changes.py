@@ -1,7 +1,5 @@
 """The state diff of SQLite: exact values, rows without a key, definitions, and transactions without a diff."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The connection that live tools on SQLite get: kept too long, or bypassed it."""
 
-from __future__ import annotations
-
 import contextvars
 import os
 import signal

@@ -1,7 +1,5 @@
 """A SQLite file: where it is, who else has it, what has landed in it, and the references it keeps."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

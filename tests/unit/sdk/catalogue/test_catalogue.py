@@ -1,7 +1,5 @@
 """The catalogue: each manifest states what it promises, and each act without compensation has a reason."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an operator has at a terminal: a service at an address, the environment, and the file of a program's tools."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

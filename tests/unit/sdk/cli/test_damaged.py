@@ -1,7 +1,5 @@
 """A journal in which a row cannot be read: every verb shows the rest, names that one, and does not end with 0."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

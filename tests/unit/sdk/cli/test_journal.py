@@ -1,7 +1,5 @@
 """The journal from a terminal: verify, filter, export, stats."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Rehearsals from a terminal: `countersign plan` and `countersign journal replay`; and what recovers a journal."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

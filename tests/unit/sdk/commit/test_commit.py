@@ -1,7 +1,5 @@
 """Staging and committing: what fires, what does not, and what the caller and the reviewers get as answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from types import SimpleNamespace

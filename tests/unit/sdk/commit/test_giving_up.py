@@ -1,7 +1,5 @@
 """A list whose redemption is refused repeatedly: once it is reported as given up, it is not fired later."""
 
-from __future__ import annotations
-
 import httpx2
 import pytest
 

@@ -1,7 +1,5 @@
 """A read that fired changed nothing, for any result of the others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The ways to talk with a model: one of each vendor, one of them async. `test_loops.py` takes all four."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fakes.desk import Desk

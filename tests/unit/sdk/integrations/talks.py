@@ -1,7 +1,5 @@
 """What the talks of these tests ask for, and how one ends that waits for people or is killed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -4,8 +4,6 @@ Each row describes a conversation of three turns that call the same with the sam
 twice from the messages that were kept, and a fourth follows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

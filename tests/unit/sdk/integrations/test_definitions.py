@@ -1,7 +1,5 @@
 """Names and schemas as vendors take them, and what a call of a model sends, which is counted whole or asked for."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

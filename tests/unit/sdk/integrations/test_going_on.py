@@ -2,8 +2,6 @@
 call is answered once, directly after it.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator, Sequence

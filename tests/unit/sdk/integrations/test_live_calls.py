@@ -1,7 +1,5 @@
 """Live tools in a model's message: they answer at once, and stand or fall with its step."""
 
-from __future__ import annotations
-
 import contextvars
 
 import pytest

@@ -1,7 +1,5 @@
 """The loops: the calls of each model message are one transaction, and the answers are accurate."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersign import MisuseError, RegistrationError, Retry, tool

@@ -2,8 +2,6 @@
 again, and the next turn has a key of its own.
 """
 
-from __future__ import annotations
-
 import contextvars
 import sqlite3
 from collections.abc import Callable, Iterator

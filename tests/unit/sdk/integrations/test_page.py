@@ -1,7 +1,5 @@
 """The programs of the folder's README run unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import textwrap

@@ -2,8 +2,6 @@
 budgets that are used up.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext

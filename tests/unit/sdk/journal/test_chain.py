@@ -1,7 +1,5 @@
 """The chain names what was done to a journal behind the SDK's back (scenario 62, weakness W16)."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from pathlib import Path

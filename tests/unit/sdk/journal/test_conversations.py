@@ -1,7 +1,5 @@
 """The journal knows which turns a mark refers to, on both engines, and its chain binds it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from unittest.mock import Mock

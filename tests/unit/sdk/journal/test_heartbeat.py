@@ -1,7 +1,5 @@
 """A lease is kept while its owner lives, even one invisible to others, and no longer."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a block asked for stays readable when nothing of it was submitted, or when it did not go through."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import nullcontext, suppress

@@ -1,7 +1,5 @@
 """The address of a journal on PostgreSQL: its password is never shown, and what is no address is refused."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

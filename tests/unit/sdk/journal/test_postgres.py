@@ -1,7 +1,5 @@
 """The journal on PostgreSQL: what is its own there. The rules of every journal are in test_journal.py, on both."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import threading

@@ -1,7 +1,5 @@
 """A journal on each engine with a key of its own; what a test leaves in it verifies without any."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

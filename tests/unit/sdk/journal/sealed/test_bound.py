@@ -1,7 +1,5 @@
 """What is sealed and when, what a seal binds, and journals from before there were any."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

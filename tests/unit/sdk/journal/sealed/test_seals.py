@@ -1,7 +1,5 @@
 """Seals of a journal: what opens them, where, and what refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

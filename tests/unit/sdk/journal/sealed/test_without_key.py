@@ -1,7 +1,5 @@
 """What is secret in a journal, for those who have not its key or only look."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
