@@ -24,14 +24,14 @@ def conninfo() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+def database(request, tmp_path) -> Database:
     if request.param == "sqlite":
         return on_sqlite(tmp_path)
     return on_postgres(request.getfixturevalue("conninfo"))
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Database:
+def sqlite(tmp_path) -> Database:
     return on_sqlite(tmp_path)
 
 
@@ -46,7 +46,7 @@ def rows(conninfo: str) -> PostgresRows:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     with closing(sqlite3.connect(tmp_path / "bank.db")) as connection:
         connection.executescript(TABLES)
     return tmp_path / "bank.db"
@@ -65,7 +65,7 @@ def bank(path: Path, adapter: SQLiteAdapter) -> Iterator[Bank]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path) -> Path:
     """A folder with the files of `OLD`, with a secret file and an empty folder next to it."""
     folder = tmp_path / "root"
     (folder / "d").mkdir(parents=True)

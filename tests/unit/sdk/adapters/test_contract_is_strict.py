@@ -147,7 +147,7 @@ BROKEN = [(FilesContract, *one) for one in FAULTS] + [(SQLiteContract, *one) for
 
 @pytest.mark.parametrize(("contract", "fault", "rule"), BROKEN)
 def test_a_broken_adapter_fails_the_suite(
-    tmp_path: Path, monkeypatch, contract: type[AdapterContract], fault: Fault, rule: str
+    tmp_path, monkeypatch, contract: type[AdapterContract], fault: Fault, rule: str
 ) -> None:
     for folder in ("sound", "broken"):
         (tmp_path / folder).mkdir()

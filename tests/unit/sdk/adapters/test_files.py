@@ -133,7 +133,7 @@ def test_a_root_that_is_missing_or_links_our_folder_is_refused(files: FilesAdapt
         FilesAdapter(root / "none").begin("t-1")
 
 
-def test_another_device_is_refused(files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_another_device_is_refused(files: FilesAdapter, monkeypatch, root: Path) -> None:
     real = os.fstat
 
     def elsewhere(descriptor: int) -> os.stat_result:

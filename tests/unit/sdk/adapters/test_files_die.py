@@ -139,7 +139,7 @@ def is_applied(root: Path, at: int) -> bool:
 
 @every(5)
 @pytest.mark.parametrize("recovers", [not_redeemed, redeemed])
-def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path: Path, step: int, recovers: Deed) -> None:
+def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path, step: int, recovers: Deed) -> None:
     """Not redeemed: as before, unless the commit was decided. Redeemed: as after, once it was prepared."""
     ends = set()
     for at, root in killed(tmp_path, whole, step):
@@ -158,7 +158,7 @@ def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path: Path, step: i
     ("deed", "recovers"),
     [(committed_and_taken_back, by_another), (lambda files: prepared(files).undo(), redeemed)],
 )
-def test_a_killed_undo_leaves_all_or_nothing(tmp_path: Path, step: int, deed: Deed, recovers: Deed) -> None:
+def test_a_killed_undo_leaves_all_or_nothing(tmp_path, step: int, deed: Deed, recovers: Deed) -> None:
     ends = set()
     for at, root in killed(tmp_path, deed, step):
         recovers(FilesAdapter(root))
@@ -167,7 +167,7 @@ def test_a_killed_undo_leaves_all_or_nothing(tmp_path: Path, step: int, deed: De
 
 
 @every(9)
-def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> None:
+def test_recovery_itself_may_be_killed_anywhere(tmp_path, step: int) -> None:
     middle = next(at for at, root in killed(tmp_path, whole, 3) if tree(root) not in (OLD, NEW))
     root = make_folder(tmp_path / "again")
     die(root, whole, middle)

@@ -184,7 +184,7 @@ def dies(session: FilesSession, decided: str) -> None:
 
 
 @pytest.fixture(params=[COMMITTING, UNDOING])
-def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> str:
+def stuck(request, files: FilesAdapter, root: Path) -> str:
     """What a dead process had decided about `d/b` cannot be done: its folder is a link now."""
     state: str = request.param
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))

@@ -190,7 +190,7 @@ def test_a_server_that_turns_a_commit_into_a_rollback_is_not_believed(begun: Beg
     assert begun.adapter.landed("a-1") is False
 
 
-def test_a_missing_driver_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported_with_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"countersign-sdk\[postgres\]"):
         PostgresAdapter("dbname=x")

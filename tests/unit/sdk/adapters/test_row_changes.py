@@ -48,7 +48,7 @@ def test_an_effect_that_failed_has_changed_nothing(database: Database) -> None:
     assert [one.key for one in changes] == ["orders[1]"]
 
 
-def test_too_many_rows_have_no_diff(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_rows_have_no_diff(database: Database, monkeypatch) -> None:
     monkeypatch.setattr(row_diff, "MAX_ROWS", 2)
     one, other = "UPDATE orders SET state = 'paid' WHERE id < 3", "UPDATE lines SET n = 7 WHERE order_id = 2"
     assert diff_of(database, one) is not None
@@ -64,7 +64,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize("statement", LARGE)
-def test_large_rows_have_no_diff(database: Database, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+def test_large_rows_have_no_diff(database: Database, monkeypatch, statement: str) -> None:
     text = "x" * 1_000
     database.outside(f"INSERT INTO orders VALUES (10, '{text}'), (11, '{text}')")
     for most, can_tell in ((8_000, True), (1_500, False)):
@@ -90,7 +90,7 @@ def test_without_time_no_query_runs() -> None:
     assert not DiffBudget(5.0).is_over
 
 
-def test_a_result_is_read_only_within_the_diff_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_read_only_within_the_diff_budget(monkeypatch) -> None:
     monkeypatch.setattr(row_diff, "MAX_ROWS", 3)
     assert len(list(DiffBudget().rows(repeat((1, "a"), 3)))) == 3
     numbers = count(start=1)

@@ -111,7 +111,7 @@ def test_keyless_rows_are_numbered(sqlite: Database, key: str, statement: str, n
     assert_diff(sqlite, defined, [statement], {f"bag[{number}]" for number in numbers})
 
 
-def test_an_attached_database_has_no_diff(sqlite: Database, tmp_path: Path) -> None:
+def test_an_attached_database_has_no_diff(sqlite: Database, tmp_path) -> None:
     with closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as other:
         other.execute("CREATE TABLE orders (id integer PRIMARY KEY, state text)")
     with sqlite.session() as session:
@@ -121,7 +121,7 @@ def test_an_attached_database_has_no_diff(sqlite: Database, tmp_path: Path) -> N
         assert session.changes() is None
 
 
-def test_leaving_a_folder_makes_no_other_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_a_folder_makes_no_other_database(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     database = on_sqlite(Path())
     (tmp_path / "elsewhere").mkdir()
@@ -161,7 +161,7 @@ BIG = [
 
 
 @pytest.mark.parametrize("declared", BIG)
-def test_rows_are_found_by_key_and_none_is_kept(sqlite: Database, tmp_path: Path, declared: str) -> None:
+def test_rows_are_found_by_key_and_none_is_kept(sqlite: Database, tmp_path, declared: str) -> None:
     """Sorting or collecting unchanged rows would take the memory and time of the whole table."""
     sqlite.outside(f"CREATE TABLE big ({declared}")
     asked: list[str] = []
@@ -185,7 +185,7 @@ def fill(database: Database, rows: int) -> None:
     database.outside(f"INSERT INTO orders {numbers} SELECT i, printf('%0200d', i) FROM n")
 
 
-def test_comparing_leaves_others_half_of_the_time_that_they_wait(sqlite: Database, tmp_path: Path) -> None:
+def test_comparing_leaves_others_half_of_the_time_that_they_wait(sqlite: Database, tmp_path) -> None:
     fill(sqlite, 100_000)
     patient, hasty = (SQLiteAdapter(tmp_path / "rows.db", busy_seconds=s) for s in (60.0, 0.02))
     for adapter, can_tell in ((patient, True), (hasty, False)):

@@ -142,7 +142,7 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callable[[int], None]:
+def asked(monkeypatch, ctrl_c: Callable[[], None]) -> Callable[[int], None]:
     """Let it come while SQLite asks about such an action for the first time."""
 
     def arm(action: int) -> None:

@@ -142,7 +142,7 @@ AT_THE_END = 'INSERT INTO "at ""the"" end" VALUES'
 
 
 @pytest.fixture
-def family(tmp_path: Path) -> SQLiteAdapter:
+def family(tmp_path) -> SQLiteAdapter:
     with closing(sqlite3.connect(tmp_path / "family.db")) as connection:
         connection.executescript(FAMILY)
     return SQLiteAdapter(tmp_path / "family.db", foreign_keys=True)
@@ -156,7 +156,7 @@ KEPT: dict[str, tuple[list[str], bool, int]] = {
 
 
 @pytest.mark.parametrize(("statements", "asked", "left"), KEPT.values(), ids=KEPT)
-def test_sound_references_stay(family, tmp_path: Path, statements, asked: bool, left: int) -> None:
+def test_sound_references_stay(family, tmp_path, statements, asked: bool, left: int) -> None:
     adapter = family if asked else SQLiteAdapter(tmp_path / "family.db")
     session = adapter.begin("t-1")
     if asked:
@@ -171,7 +171,7 @@ def test_sound_references_stay(family, tmp_path: Path, statements, asked: bool, 
     assert adapter.landed("a-1") is True
 
 
-def test_references_broken_before_are_ignored(family: SQLiteAdapter, tmp_path: Path) -> None:
+def test_references_broken_before_are_ignored(family: SQLiteAdapter, tmp_path) -> None:
     with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
         connection.execute("INSERT INTO now VALUES (7, 77)")
         connection.execute(f"{AT_THE_END} (7, 77)")

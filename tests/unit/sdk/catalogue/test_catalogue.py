@@ -31,7 +31,7 @@ ACTS = uncompensated_acts()
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def terminal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Result:
@@ -108,7 +108,7 @@ def test_a_word_finds_by_name_title_group_and_example() -> None:
     assert "payments.payout" in {one.tool for one in search_entries("money")}
 
 
-def test_the_list_has_every_name_whole_when_narrow(terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_has_every_name_whole_when_narrow(terminal, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     output = terminal("catalogue")
     lines = output.stdout.splitlines()
@@ -151,7 +151,7 @@ def test_a_repeated_name_is_reported_once(terminal) -> None:
     assert "no compensation" not in charge
 
 
-def test_a_folder_gets_it_with_its_compensation_as_drafts(terminal, tmp_path: Path) -> None:
+def test_a_folder_gets_it_with_its_compensation_as_drafts(terminal, tmp_path) -> None:
     output = terminal("take", "payments.charge", "mail.send", "--out", "drafts")
     mail = tmp_path / "drafts/mail.send.json"
     assert (output.exit_code, output.stdout) == (0, "")
@@ -167,7 +167,7 @@ def test_a_folder_gets_it_with_its_compensation_as_drafts(terminal, tmp_path: Pa
     assert load_manifest(mail.read_bytes()) == EVERY["mail.send"].manifest
 
 
-def test_it_may_have_a_name_of_your_own(terminal, tmp_path: Path) -> None:
+def test_it_may_have_a_name_of_your_own(terminal, tmp_path) -> None:
     twice = terminal("take", "mail.send", "mail.send", "--as", "post.send")
     assert load_manifest(twice.stdout.encode()).tool == "post.send"
     output = terminal("take", "payments.refund", "--as", "refund")
@@ -191,7 +191,7 @@ def test_it_may_have_a_name_of_your_own(terminal, tmp_path: Path) -> None:
         ("mail.send sms.send --out drafts --as send", "--as 'send' names one manifest, and 2 are taken"),
     ],
 )
-def test_what_cannot_be_is_refused(terminal, tmp_path: Path, words: str, said: str) -> None:
+def test_what_cannot_be_is_refused(terminal, tmp_path, words: str, said: str) -> None:
     output = terminal("take", *words.split())
     assert (output.exit_code, output.stdout, said in output.stderr) == (1, "", True)
     assert list(tmp_path.iterdir()) == []

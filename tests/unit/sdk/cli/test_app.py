@@ -32,7 +32,7 @@ EACH_VERB = pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")],
 
 
 @pytest.fixture
-def module(tmp_path: Path, own_registry: None) -> Path:
+def module(tmp_path, own_registry: None) -> Path:
     path = tmp_path / "cli_tools.py"
     path.write_text(MODULE)
     return path
@@ -211,7 +211,7 @@ def test_export_keeps_off_reviewed_manifests(module: Path, name: str, force: tup
     assert [(one.name, one.read_text()) for one in reviewed.iterdir()] == [("cli_refund.json", "reviewed")]
 
 
-def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path: Path, module: Path) -> None:
+def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path, module: Path) -> None:
     declared = tmp_path / "drafts" / "cli_refund.json"
     module.write_text(MODULE.replace('["card"])', f'["card"], manifest=Path({str(declared)!r}))'))
     declared.parent.mkdir()
@@ -232,7 +232,7 @@ def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path: Path, modu
         (("tools", "export", "--tools", "empty.py"), "defines no tools"),
     ],
 )
-def test_errors_are_one_sentence(args, says: str, tmp_path: Path, monkeypatch) -> None:
+def test_errors_are_one_sentence(args, says: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.py").touch()
     result = run(*args)
@@ -263,7 +263,7 @@ def test_the_environment_makes_the_default_runtime(operated: Desk, module: Path)
     runtime.close()
 
 
-def test_what_an_agent_wrote_moves_no_cursor_in_json_either(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_agent_wrote_moves_no_cursor_in_json_either(capsys) -> None:
     document = {"note": "a\x1b[2J\x9b2J\u202e\x7f", "amount": 2**53 - 1}
     print_json(document)
     printed = capsys.readouterr().out

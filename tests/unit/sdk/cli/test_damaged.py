@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -90,7 +89,7 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged, what: str) ->
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
-def test_lists_and_exports_mark_damage(damaged, what: str, tmp_path: Path) -> None:
+def test_lists_and_exports_mark_damage(damaged, what: str, tmp_path) -> None:
     sql, why = (A_CALL | ITSELF)[what]
     desk, out = damaged(sql), tmp_path / "export.json"
     for verb in ("list", "filter"):

@@ -30,12 +30,12 @@ ON_POSTGRES = pytest.mark.xdist_group("journals")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory) -> Path:
     return eventful_journal(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture(scope="module")
-def at_postgres(journal_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JournalUrl]:
+def at_postgres(journal_database: str, tmp_path_factory) -> Iterator[JournalUrl]:
     with schema(journal_database) as url:
         eventful_journal(tmp_path_factory.mktemp("at_postgres"), url)
         yield url
@@ -60,7 +60,7 @@ def test_a_sound_journal_ends_with_zero(whole: Path) -> None:
     assert (output["sound"], output["findings"], keys_found) == (True, [], ["fired"])
 
 
-def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path, tmp_path: Path) -> None:
+def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path, tmp_path) -> None:
     path = Path(shutil.copy(whole, tmp_path))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE effects SET state = 'failed' WHERE state = 'unknown'")
@@ -93,7 +93,7 @@ FILTERS: list[tuple[str, set[str]]] = [
 
 
 @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=ON_POSTGRES)])
-def test_filters_are_combined_with_and(request: pytest.FixtureRequest, engine: str) -> None:
+def test_filters_are_combined_with_and(request, engine: str) -> None:
     place = request.getfixturevalue("whole" if engine == "sqlite" else "at_postgres")
     assert [(said, keys(place, *said.split())) for said, _ in FILTERS] == FILTERS
     assert len(keys(place, "--limit", "2")) == 2
@@ -125,7 +125,7 @@ def test_a_mistake_is_a_sentence(whole: Path, words: str, says: str, monkeypatch
     assert (result.exit_code, says in result.output) == (1, True)
 
 
-def test_an_export_is_one_document_for_its_reader_alone(whole: Path, tmp_path: Path) -> None:
+def test_an_export_is_one_document_for_its_reader_alone(whole: Path, tmp_path) -> None:
     out = tmp_path / "export.json"
     assert run(whole, "export", "--tool", "charge", "--out", str(out)).output.startswith("1 transactions in")
     output = json.loads(out.read_text())
@@ -246,7 +246,7 @@ EMPTY = [
 
 
 @pytest.mark.parametrize(("words", "says"), EMPTY)
-def test_empty_results_are_stated(tmp_path: Path, words: str, says: str) -> None:
+def test_empty_results_are_stated(tmp_path, words: str, says: str) -> None:
     command = [*words.split(), "--journal", str(tmp_path / "journal.db")]
     Journal(tmp_path / "journal.db").transactions.newest_ids(1)
     result = CliRunner(env={"COUNTERSIGN_BUDGETS": ""}).invoke(app, command)
@@ -261,7 +261,7 @@ def new_key(file: Path, **env: str) -> str:
     return result.stderr
 
 
-def test_a_new_key_file_that_would_replace_a_used_one_is_warned_about(tmp_path: Path) -> None:
+def test_a_new_key_file_that_would_replace_a_used_one_is_warned_about(tmp_path) -> None:
     journal, other = tmp_path / "journal.db", tmp_path / "other.key"
     here = {"COUNTERSIGN_JOURNAL": str(journal)}
     assert new_key(tmp_path / "first.key", **here) == ""  # there is no other

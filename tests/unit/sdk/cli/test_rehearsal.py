@@ -70,7 +70,7 @@ def policy(_: str, args: dict) -> Verdict | tuple[Verdict, Reason]:
 
 
 @pytest.fixture
-def agent(tmp_path: Path, own_registry: None) -> Path:
+def agent(tmp_path, own_registry: None) -> Path:
     path = tmp_path / "rehearsed_agent.py"
     path.write_text(MODULE)
     return path

@@ -21,7 +21,7 @@ def approved(desk: Desk, *calls, key: str = "t-1") -> None:
 
 
 @pytest.mark.parametrize(("anew", "raised"), [(False, EffectFailed), (True, ReviewPending)])
-def test_a_file_changed_after_approval_fires_nothing(desk: Desk, tmp_path: Path, anew: bool, raised) -> None:
+def test_a_file_changed_after_approval_fires_nothing(desk: Desk, tmp_path, anew: bool, raised) -> None:
     """Nor does the approval cover its next content: the digest next to its name says which bytes were meant."""
     page = tmp_path / "page.html"
 

@@ -20,7 +20,7 @@ def refund(desk: Desk) -> tuple:
 
 
 @pytest.fixture
-def lagging(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def lagging(desk: Desk, monkeypatch):
     """Redemptions meet a replica that does not know the key of the releases; called, it has caught up."""
 
     def bad(*_):

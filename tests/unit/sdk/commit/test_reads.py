@@ -1,7 +1,5 @@
 """A read that fired changed nothing, for any result of the others."""
 
-from pathlib import Path
-
 import pytest
 
 from countersign import Serialize, SQLiteAdapter, errors, resume, transaction
@@ -53,7 +51,7 @@ def test_a_read_settled_as_not_fired_needs_no_person(desk: Desk) -> None:
     assert (found.after, "Still in effect" in found.note) == ("ended", False)
 
 
-def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, tmp_path: Path) -> None:
+def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, tmp_path) -> None:
     look, note = look_tool(desk, lane="live"), note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
     with desk.step() as txn:
         assert look("o-1") == "order o-1"
@@ -67,7 +65,7 @@ def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, tmp_path: Path)
     assert [(one["tool"], one["state"]) for one in rows] == [("refund", "fired"), *kept]
 
 
-def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path: Path) -> None:
+def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path) -> None:
     look, database = look_tool(desk, lane="live"), SQLiteAdapter(notes_database(tmp_path))
     note = note_tool(desk, database)
     for adapters in ((), (database,)):

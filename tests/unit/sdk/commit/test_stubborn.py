@@ -144,7 +144,7 @@ async def test_a_cancelled_caller_stays_cancelled_for_any_tool_result() -> None:
     await cancel(task)
 
 
-async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch) -> None:
     monkeypatch.setattr("countersign.concurrency.GRACE_SECONDS", GRACE_SECONDS)
     end = asyncio.Event()
 

@@ -21,7 +21,7 @@ Paused = list[Callable[[], object]]
 
 
 @pytest.fixture
-def paused(monkeypatch: pytest.MonkeyPatch) -> Paused:
+def paused(monkeypatch) -> Paused:
     """What happens in each pause between two tries, in place of waiting."""
     meanwhile: Paused = []
 
@@ -172,7 +172,7 @@ def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk, refund)
 TRIES = 20
 
 
-def test_pauses_double_up_to_a_bound_and_are_spread(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_double_up_to_a_bound_and_are_spread(desk: Desk, monkeypatch) -> None:
     slept = sleeping(desk, monkeypatch)
     notify = failing_tool(desk, CUT, idempotent=True, tries=TRIES)
     fails(desk, errors.OutcomeUnknown, (notify, "o-1"))

@@ -8,5 +8,5 @@ from tests.unit.sdk.integrations.talks import BOTH
 
 
 @pytest.fixture(params=BOTH)
-def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
+def talk(request, desk: Desk) -> Talk:
     return Talk(request.param, runtime=desk.runtime)

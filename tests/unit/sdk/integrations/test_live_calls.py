@@ -23,7 +23,7 @@ def test_a_live_tool_returns_at_once_and_commits_with_its_step(desk: Desk, talk:
     assert notes_in(path) == ([] if denied else [("o-4", "late")])
 
 
-def test_a_live_tool_that_raises_undoes_it(desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_live_tool_that_raises_undoes_it(desk: Desk, talk: Talk, caplog) -> None:
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
     end = talk.turn([("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})], [refund, note])
@@ -57,7 +57,7 @@ def test_a_rollback_by_the_database_is_answered_as_a_refusal(desk: Desk, talk: T
 @pytest.mark.parametrize("raises", [ValueError, errors.NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
 def test_errors_of_live_tools_with_secrets_are_neither_logged_nor_answered(
-    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str, raises: type[Exception]
+    desk: Desk, talk: Talk, caplog, by: str, raises: type[Exception]
 ) -> None:
     database = SQLiteAdapter(notes_database(desk.folder))
     names = ["pin"] if by == "the code" else []

@@ -11,7 +11,7 @@ from tests.unit.sdk.integrations.talks import BOTH, REFUND
 
 
 @pytest.fixture(params=ALL)
-def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
+def talk(request, desk: Desk) -> Talk:
     return Talk(request.param, runtime=desk.runtime)
 
 

@@ -53,7 +53,7 @@ def test_done_work_is_answered_as_done_again(desk: Desk, refund, talk: Talk) -> 
     assert (len(desk.done), notes(desk)) == (1, 1)
 
 
-def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch) -> None:
     """Killed after the database had committed, and before the journal heard of it."""
 
     def dies(*_, **__):

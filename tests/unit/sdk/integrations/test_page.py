@@ -5,8 +5,6 @@ import json
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from countersign import use_runtime
 from countersign.integrations import run_openai
 from tests.conventions.documents import all_blocks
@@ -27,9 +25,7 @@ def run(program: str, desk: Desk, **names) -> dict:
     return known
 
 
-def test_the_programs_of_the_page_run(
-    desk: Desk, refund, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_programs_of_the_page_run(desk: Desk, refund, monkeypatch, capsys) -> None:
     call = ("refund", REFUND)
     script = [openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")]
     with vendor(*script) as both:
@@ -42,7 +38,7 @@ def test_the_programs_of_the_page_run(
     assert (capsys.readouterr().out, len(desk.done)) == ("Done.\nDone.\n", 2)
 
 
-def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     talk, tools = Talk("openai", runtime=desk.runtime), [refund_tool(desk)]
     end = talk.run([talk.calls(("refund", LARGE))], tools)
@@ -52,7 +48,7 @@ def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: py
     assert talk.run([talk.says("Done.")], tools, messages=kept).text == "Done." and len(desk.done) == 1
 
 
-def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_goes_on_anywhere(desk: Desk, tmp_path, monkeypatch) -> None:
     import openai
 
     monkeypatch.chdir(tmp_path)
@@ -77,7 +73,7 @@ def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pyte
     assert len(desk.done) == 2
 
 
-def test_the_program_uses_a_server(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_uses_a_server(desk: Desk, tmp_path, capsys) -> None:
     import anthropic
     from mcp import ClientSession
     from mcp.client._memory import InMemoryTransport

@@ -5,7 +5,6 @@ budgets that are used up.
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -177,7 +176,7 @@ PICTURE = {
 
 
 @pytest.fixture(params=BOTH)
-def limited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Talk]:
+def limited(request, tmp_path) -> Iterator[Talk]:
     """A conversation that may ask a model twice, and send it 9,000 tokens."""
     budgets = (Budget("tries", "calls", 2, "run"), Budget("tokens", "tokens", 9_000, "run"))
     desk = make_desk(tmp_path, budgets=budgets)

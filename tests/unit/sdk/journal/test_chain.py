@@ -20,12 +20,12 @@ _LAST = f"(SELECT max(n) FROM chain WHERE txn = {_IS_FIRED})"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory) -> Path:
     return eventful_journal(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
-def journal(whole: Path, tmp_path: Path) -> Path:
+def journal(whole: Path, tmp_path) -> Path:
     return Path(shutil.copy(whole, tmp_path / "journal.db"))
 
 
@@ -138,7 +138,7 @@ def test_a_truncated_file_is_named(journal: Path, keep: float, says: str) -> Non
     assert journal.stat().st_size == int(len(raw) * keep)  # looking does not make a new journal of it
 
 
-def test_a_missing_file_is_a_mistake_and_no_damage(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_mistake_and_no_damage(tmp_path) -> None:
     with pytest.raises(MisuseError, match="no journal"):
         verify(tmp_path / "missing.db")
     assert not (tmp_path / "missing.db").exists()

@@ -55,7 +55,7 @@ LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exc
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("error", LEAVING.values(), ids=LEAVING)
-def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseException | None) -> None:
+def test_a_forked_child_ends_no_block(desk: Desk, tmp_path, error: BaseException | None) -> None:
     refund = refund_tool(desk)
     path = notes_database(tmp_path)
     note = note_tool(desk, SQLiteAdapter(path, name="notes"))

@@ -10,7 +10,6 @@ import pytest
 from countersign import JournalError, LeaseLost
 from countersign.journal import Journal, Lease
 from countersign.journal.leases import Heartbeat
-from countersign.journal.location import JournalLocation
 from tests.fakes.desk import AGENT, Desk
 from tests.unit.sdk.journal.test_forking import AS_EXPECTED, forked
 from tests.unit.sdk.journals import POSTGRES
@@ -84,7 +83,7 @@ def test_a_lease_that_was_dropped_is_renewed_no_more(beats: Beats, heart: Heartb
     still(beats, heart)
 
 
-def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog) -> None:
     lease = Lease("a", "h/1", 1)
     beats.raises = LeaseLost("transaction a was taken over")
     with caplog.at_level(logging.WARNING):
@@ -94,7 +93,7 @@ def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog: pytes
     assert "was taken over" in caplog.text
 
 
-def test_a_lost_database_is_retried(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_database_is_retried(beats: Beats, heart: Heartbeat, caplog) -> None:
     lease = Lease("a", "h/1", 1)
     beats.raises = JournalError("there is no answer")
     with caplog.at_level(logging.WARNING):
@@ -136,7 +135,7 @@ def test_a_forked_child_renews_nothing_of_its_parents(beats: Beats, heart: Heart
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
-def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalLocation) -> None:
+def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place) -> None:
     """What another thread had locked would stay locked in the child for ever."""
     journal = Journal(place)
     inside, forking = threading.Event(), threading.Event()

@@ -17,7 +17,7 @@ from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
 from countersign.journal import EffectOutcome, Journal, Lease, LocalState, RemoteOutcome, StagedRow
 from countersign.journal.leases import is_alive, new_holder
-from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.location import JournalUrl
 from countersign.journal.states import SOURCES, TRANSITIONS
 from countersign.journal.verification import verify
 from tests.fakes.desk import AGENT, Desk, TickingClock, effect_rows, refund_tool
@@ -37,7 +37,7 @@ def clock() -> TickingClock:
 
 
 @pytest.fixture
-def journal(place: JournalLocation, clock: TickingClock) -> Iterator[Journal]:
+def journal(place, clock: TickingClock) -> Iterator[Journal]:
     opened = Journal(place, clock=clock, lease_seconds=60)
     yield opened
     opened.close()
@@ -106,7 +106,7 @@ NO_JOURNALS: dict[str, tuple[Callable[[Path], object], int, str]] = {
 
 
 @pytest.mark.parametrize(("make", "mode", "says"), NO_JOURNALS.values(), ids=NO_JOURNALS)
-def test_no_journal_is_refused(tmp_path: Path, make: Callable[[Path], object], mode: int, says: str) -> None:
+def test_no_journal_is_refused(tmp_path, make: Callable[[Path], object], mode: int, says: str) -> None:
     path = tmp_path / "journal.db"
     make(path)
     path.chmod(mode)
@@ -118,7 +118,7 @@ def test_no_journal_is_refused(tmp_path: Path, make: Callable[[Path], object], m
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_its_file_may_be_empty_and_belongs_to_its_owner(tmp_path: Path, is_there: bool) -> None:
+def test_its_file_may_be_empty_and_belongs_to_its_owner(tmp_path, is_there: bool) -> None:
     path = tmp_path / "journal.db"
     if is_there:
         path.touch(mode=0o600)
@@ -128,7 +128,7 @@ def test_its_file_may_be_empty_and_belongs_to_its_owner(tmp_path: Path, is_there
 
 
 @IN_A_FILE
-def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
+def test_a_newer_journal_is_refused(journal: Journal, tmp_path) -> None:
     owned(journal)
     journal.database.rows("PRAGMA user_version=99")
     journal.close()
@@ -228,7 +228,7 @@ def test_a_living_owner_keeps_its_lease_however_long_it_thinks(journal: Journal,
 
 
 def test_a_lease_is_held_as_soon_as_another_thread_can_read_it(
-    journal: Journal, place: JournalLocation, clock: TickingClock
+    journal: Journal, place, clock: TickingClock
 ) -> None:
     other, seen, commit = Journal(place, clock=clock), [], journal.database._commit
     journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)

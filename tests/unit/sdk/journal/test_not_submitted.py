@@ -3,7 +3,6 @@
 import asyncio
 import json
 from contextlib import nullcontext, suppress
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 from countersign import SQLiteAdapter, errors, resume, transaction
 from countersign.cli.app import app
 from countersign.journal.export import description_of, render_export, summary_of
-from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.location import JournalUrl
 from countersign.journal.queries import TransactionFilter, count
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
 from tests.fakes.running import fails
@@ -51,7 +50,7 @@ def calls(of: dict, kind: str = "effects") -> list:
 
 
 @pytest.mark.parametrize(("error", "is_async"), ENDINGS)
-def test_a_raising_body_keeps_calls(desk: Desk, tmp_path: Path, error: BaseException, is_async: bool) -> None:
+def test_a_raising_body_keeps_calls(desk: Desk, tmp_path, error: BaseException, is_async: bool) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     def body() -> None:
@@ -79,7 +78,7 @@ def test_a_raising_body_keeps_calls(desk: Desk, tmp_path: Path, error: BaseExcep
     assert desk.done == []
 
 
-def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalLocation, refund) -> None:
+def test_show_export_stats_and_filter_tell_them(desk: Desk, place, refund) -> None:
     with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         raise ValueError("out of stock")
@@ -97,7 +96,7 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalLocati
 
 
 @pytest.mark.parametrize("then", ["commits", "raises"])
-def test_a_caught_inner_block_is_listed_after_the_calls(desk: Desk, tmp_path: Path, then: str) -> None:
+def test_a_caught_inner_block_is_listed_after_the_calls(desk: Desk, tmp_path, then: str) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
     with suppress(LookupError), desk.step():
         refund("o-1", 100)

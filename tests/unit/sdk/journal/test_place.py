@@ -73,7 +73,7 @@ def test_an_address_of_something_else_is_refused(named: str) -> None:
     assert parse_location("state/journal.db") == Path("state/journal.db")
 
 
-def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_driver_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"pip install 'countersign-sdk\[postgres\]'"):
         Journal("postgresql://u@h/db")

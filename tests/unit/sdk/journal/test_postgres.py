@@ -158,7 +158,7 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_an_error(journal: Jo
     assert names(journal) == []
 
 
-def test_units_wait_for_a_time(place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_wait_for_a_time(place: JournalUrl, journal: Journal, monkeypatch) -> None:
     monkeypatch.setattr(engine_module, "_WAIT_MS", 50)
     other = Journal(place)
     with journal.database.unit(durable=False):
@@ -196,9 +196,7 @@ def test_nothing_goes_on_behind_a_unit_on_a_new_connection(place: JournalUrl, jo
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_lost_commit_is_not_known(
-    place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch, written: bool
-) -> None:
+def test_a_lost_commit_is_not_known(place: JournalUrl, journal: Journal, monkeypatch, written: bool) -> None:
     with monkeypatch.context() as lost:
         losing(lost, journal, place, written=written)
         with pytest.raises(JournalError, match="it is unknown whether it was written"):
@@ -221,9 +219,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, journal: Journal, place: JournalUrl,
     monkeypatch.setattr(database, "_commit", lose)
 
 
-def test_lost_leases_block_no_other_process(
-    desk: Desk, refund, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_leases_block_no_other_process(desk: Desk, refund, place: JournalUrl, monkeypatch) -> None:
     """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
     journal = desk.runtime.journal
     journal.transactions.newest_ids(1)
@@ -249,7 +245,7 @@ def test_a_child_process_leaves_its_parents_connection_alone(journal: Journal) -
 
 
 @pytest.fixture(scope="module")
-def whole(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def whole(server: str, tmp_path_factory) -> Iterator[str]:
     """A database with a journal that has seen everything, to be copied."""
     with postgres.database(server) as url:
         eventful_journal(tmp_path_factory.mktemp("whole"), JournalUrl(url.replace("+psycopg", "")))

@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -11,14 +10,13 @@ import pytest
 from countersign import JournalError, MisuseError, llm_call, transaction
 from countersign.journal import Journal
 from countersign.journal.database import Database
-from countersign.journal.location import JournalLocation
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import POSTGRES
 
 
 @pytest.fixture
-def database(place: JournalLocation) -> Iterator[Database]:
+def database(place) -> Iterator[Database]:
     opened = Journal(place).database
     yield opened
     opened.close()
@@ -135,7 +133,7 @@ class Raced(sqlite3.Connection):
     ids=["busy", "broken"],
 )
 def test_a_new_journal_waits_for_a_concurrent_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], opens: bool
+    tmp_path, monkeypatch, codes: list[int], opens: bool
 ) -> None:
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Raced))
     monkeypatch.setattr(Raced, "codes", codes)

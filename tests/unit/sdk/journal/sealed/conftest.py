@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from countersign.journal.location import JournalLocation
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, make_desk
@@ -15,16 +14,14 @@ __all__ = ["both_engines"]
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Path:
+def keys(tmp_path) -> Path:
     path = tmp_path / "keys"
     add_key(path)
     return path
 
 
 @pytest.fixture
-def desk(
-    tmp_path: Path, place: JournalLocation, keys: Path, request: pytest.FixtureRequest
-) -> Iterator[Desk]:
+def desk(tmp_path, place, keys: Path, request) -> Iterator[Desk]:
     made = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
     yield made
     there = made.runtime.journal.database.exists()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -89,7 +88,7 @@ def unsealed() -> Iterator[None]:
         yield
 
 
-def test_a_journal_without_seals_is_read(desk: Desk, tmp_path: Path) -> None:
+def test_a_journal_without_seals_is_read(desk: Desk, tmp_path) -> None:
     pay = pay_tool(desk)
     with unsealed():
         run(desk, (pay, "o-1", 5, CARD), key="old")
@@ -137,7 +136,7 @@ def test_no_argument_is_written_before_its_secrets_are_known(desk: Desk) -> None
     assert rows(desk, "t-1")[0].args == b'{"amount_cents":5,"card":"4111-9f1c7ab3","order_id":"o-1"}'
 
 
-def test_a_call_with_a_manifest_is_sealed_as_it_is_staged(desk: Desk, tmp_path: Path) -> None:
+def test_a_call_with_a_manifest_is_sealed_as_it_is_staged(desk: Desk, tmp_path) -> None:
     pay = pay_tool(desk, manifest=tmp_path / "pay.json")
     (tmp_path / "pay.json").write_bytes(manifest_json(tool_of(pay).draft_manifest()))
     with desk.step():
@@ -147,7 +146,7 @@ def test_a_call_with_a_manifest_is_sealed_as_it_is_staged(desk: Desk, tmp_path: 
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
-def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_path: Path) -> None:
+def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_path) -> None:
     pay = pay_tool(desk)
     with without_key(desk, tmp_path) as poor, transaction("t-1", runtime=poor):
         paid = pay("o-1", 5)
@@ -155,7 +154,7 @@ def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_
     assert (row["args"], row["result"], paid.result) == (clear, b'"paid with None"', "paid with None")
 
 
-def test_a_manifest_next_to_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path: Path) -> None:
+def test_a_manifest_next_to_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path) -> None:
     path = tmp_path / "remember.json"
 
     @tool("remember", lane="live", adapter=MemoryAdapter(), resource=("Note", "card"), manifest=path,
@@ -191,7 +190,7 @@ def test_a_compensation_inherits_the_secrets_of_its_call(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])
-def test_one_row_shows_secrets(desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None) -> None:
+def test_one_row_shows_secrets(desk: Desk, monkeypatch, card: str | None) -> None:
     """It is asked for each transaction that fails, and there may be many of either."""
     pay, journal = pay_tool(desk), desk.runtime.journal
     read, answered = journal.database.rows, []

@@ -16,7 +16,6 @@ from countersign.cli.app import app
 from countersign.contract.canonical import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.journal import Journal, sealing
-from countersign.journal.location import JournalLocation
 from countersign.journal.sealing import HIDDEN, SealContext, is_sealed, redacted, sealed_pointers
 from countersign.journal.sealing_keys import KeyFile, SealingKey, add_key, read_keys
 
@@ -25,7 +24,7 @@ RAW = canonicalize({"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to":
 
 
 @pytest.fixture
-def journal(place: JournalLocation, keys: Path) -> Iterator[Journal]:
+def journal(place, keys: Path) -> Iterator[Journal]:
     opened = Journal(place, key_path=keys)
     yield opened
     opened.close()
@@ -53,7 +52,7 @@ def test_sealed_values_are_hidden_and_restored_as_the_same_bytes(journal: Journa
         json.loads(stored)
 
 
-def test_without_a_secret_the_bytes_stay_and_no_key_is_needed(tmp_path: Path) -> None:
+def test_without_a_secret_the_bytes_stay_and_no_key_is_needed(tmp_path) -> None:
     journal = Journal(tmp_path / "journal.db", key_path=tmp_path / "no such file")
     for pointers in ((), ("/absent", "/to/7", "/to/01", "/amount/deeper")):
         assert sealed(journal, RAW, *pointers) == RAW
@@ -177,7 +176,7 @@ def test_a_resource_named_by_a_secret_is_detected(memory: Journal) -> None:
     assert [sealing.is_secret_value(RAW, *one) for one in values] == [True, False, True, False]
 
 
-def test_a_key_file_is_created_once_next_to_the_journal_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_key_file_is_created_once_next_to_the_journal_for_its_owner_only(tmp_path) -> None:
     place, path = tmp_path / "journal.db", tmp_path / "journal.db.key"
     journal = Journal(place)
     sealed(journal, RAW, "/absent")
@@ -200,7 +199,7 @@ def test_a_key_file_is_created_once_next_to_the_journal_for_its_owner_only(tmp_p
     late.close()
 
 
-def test_two_that_make_a_key_file_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_make_a_key_file_at_once_agree(tmp_path, monkeypatch) -> None:
     path, link = tmp_path / "keys", os.link
     first = KeyFile(path, named=False)
 
@@ -214,7 +213,7 @@ def test_two_that_make_a_key_file_at_once_agree(tmp_path: Path, monkeypatch: pyt
     assert [first.make()] == list(read_keys(path))
 
 
-def test_a_named_key_file_that_is_not_there_is_never_made(place: JournalLocation, tmp_path: Path) -> None:
+def test_a_named_key_file_that_is_not_there_is_never_made(place, tmp_path) -> None:
     journal = Journal(place, key_path=tmp_path / "missing")
     with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY") as refused:
         sealed(journal, RAW, "/card")
@@ -224,7 +223,7 @@ def test_a_named_key_file_that_is_not_there_is_never_made(place: JournalLocation
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalLocation) -> None:
+def test_a_journal_that_machines_share_has_no_key_of_its_own(place) -> None:
     journal = Journal(place)
     assert sealed(journal, RAW) == RAW
     with pytest.raises(JournalSealed, match=r"shared.*COUNTERSIGN_JOURNAL_KEY"):
@@ -232,7 +231,7 @@ def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalLocat
     journal.close()
 
 
-def test_without_the_key_nothing_opens_or_seals(journal: Journal, place: JournalLocation, keys: Path) -> None:
+def test_without_the_key_nothing_opens_or_seals(journal: Journal, place, keys: Path) -> None:
     """Else one host would write what the others cannot read."""
     stored, other = sealed(journal, RAW, "/card"), keys.with_name("other")
     (key,) = read_keys(keys)
@@ -258,7 +257,7 @@ def test_a_seal_that_was_undone_notes_no_key(journal: Journal, keys: Path) -> No
     assert row["name"] == f"sealed_under:{read_keys(keys)[0].id}"
 
 
-def test_a_new_key_seals_and_the_old_ones_open(journal: Journal, place: JournalLocation, keys: Path) -> None:
+def test_a_new_key_seals_and_the_old_ones_open(journal: Journal, place, keys: Path) -> None:
     before, added = sealed(journal, RAW, "/card"), add_key(keys)
     rotated = Journal(place, key_path=keys)
     after = sealed(rotated, RAW, "/card")
@@ -306,7 +305,7 @@ def test_a_full_key_file_takes_no_key_more_and_one_that_others_can_read_is_refus
         read_keys(keys)
 
 
-def test_a_key_file_that_cannot_be_read_or_made_says_why(tmp_path: Path) -> None:
+def test_a_key_file_that_cannot_be_read_or_made_says_why(tmp_path) -> None:
     (tmp_path / "folder").mkdir()
     missing = tmp_path / "no folder" / "keys"
     with pytest.raises(JournalSealed, match="cannot be read"):
@@ -323,7 +322,7 @@ def test_a_key_is_shown_by_its_id_alone() -> None:
     assert key.id not in text and text not in f"{key!r}{key}" and repr(key.raw) not in repr(key)
 
 
-def test_the_command_makes_and_rotates_a_key_file(tmp_path: Path) -> None:
+def test_the_command_makes_and_rotates_a_key_file(tmp_path) -> None:
     path, command = tmp_path / "keys", ["journal", "new-key", str(tmp_path / "keys")]
     made = [CliRunner().invoke(app, command) for _ in range(2)]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

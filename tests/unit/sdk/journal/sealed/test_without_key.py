@@ -34,7 +34,7 @@ from tests.fakes.running import fails, run
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, paid, parked, pay_tool, tampered, without_key
 
 
-def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk, tmp_path: Path) -> None:
+def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk, tmp_path) -> None:
     parked(desk, pay_tool(desk))
     with without_key(desk, tmp_path) as poor:
         (seen,) = resume(poor)
@@ -45,7 +45,7 @@ def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk
     assert (seen.after, desk.done) == ("settled", [("pay", "o-1", LARGE, CARD)])
 
 
-def test_a_rerun_without_the_key_submits_and_fires_nothing(desk: Desk, tmp_path: Path) -> None:
+def test_a_rerun_without_the_key_submits_and_fires_nothing(desk: Desk, tmp_path) -> None:
     pay, asked = pay_tool(desk), len(desk.face.log)
     refused = pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY")
     with without_key(desk, tmp_path) as poor:
@@ -57,7 +57,7 @@ def test_a_rerun_without_the_key_submits_and_fires_nothing(desk: Desk, tmp_path:
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
-def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path: Path, keys: Path) -> None:
+def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path, keys: Path) -> None:
     pay, other = paid(desk), tmp_path / "other keys"
     add_key(other)
     sealed = pytest.raises(JournalSealed, match=read_keys(keys)[0].id)
@@ -72,7 +72,7 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
 
 
-def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch) -> None:
     pay = paid(desk)
     place = desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
@@ -96,7 +96,7 @@ def test_reading_needs_no_key(desk: Desk) -> None:
     reader.close()
 
 
-def test_reports_are_sent_only_with_key(desk: Desk, refund, tmp_path: Path, caplog) -> None:
+def test_reports_are_sent_only_with_key(desk: Desk, refund, tmp_path, caplog) -> None:
     @tool("void", resource=("Payment", "payment"), registry=desk.registry)
     def void(payment: str) -> None:
         """Take it back."""
@@ -126,7 +126,7 @@ def test_reports_are_sent_only_with_key(desk: Desk, refund, tmp_path: Path, capl
     assert outbox.pending() == []
 
 
-def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch) -> None:
     paid(desk)
     place, stored = desk.runtime.settings.journal_path, columns(desk)[0]["args"]
     journal = ["--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
@@ -182,7 +182,7 @@ def refuse(session: SQLiteSession, attempt_id: str) -> None:
     raise ValueError(f"key (card)=({CARD}) is there already")
 
 
-def test_recovery_without_a_key_knows_who_got_secrets(desk: Desk, tmp_path: Path, monkeypatch) -> None:
+def test_recovery_without_a_key_knows_who_got_secrets(desk: Desk, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(SQLiteSession, "commit", refuse)
     adapter = SQLiteAdapter(notes_database(desk.folder))
 
@@ -201,7 +201,7 @@ def test_recovery_without_a_key_knows_who_got_secrets(desk: Desk, tmp_path: Path
         live.commit("attempt", lambda: None)
 
 
-def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk, tmp_path: Path) -> None:
+def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk, tmp_path) -> None:
     asked: list[str] = []
     with without_key(desk, tmp_path) as poor:
         with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"):  # noqa: SIM117 - the call is the block
