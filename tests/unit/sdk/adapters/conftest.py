@@ -2,7 +2,6 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tests.unit.sdk.adapters.rows import Database, on_postgres, on_sqlite
 
 
 @pytest.fixture(scope="module")
-def conninfo() -> Iterator[str]:
+def conninfo():
     require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
     with postgres.server() as server, postgres.database(server) as url:
         yield re.sub(r"\+psycopg", "", url)
@@ -58,7 +57,7 @@ def adapter(path: Path) -> SQLiteAdapter:
 
 
 @pytest.fixture
-def bank(path: Path, adapter: SQLiteAdapter) -> Iterator[Bank]:
+def bank(path: Path, adapter: SQLiteAdapter):
     session = adapter.begin("t-1")
     yield Bank(path, adapter, session)
     session.undo()

@@ -7,7 +7,6 @@ there are, so that none is forgotten when the code changes.
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -84,7 +83,7 @@ _REAL_WRITE = os.write
 def _counting(at: int | None) -> list[int]:
     count = [0]
 
-    def watched(act: Callable) -> Callable:
+    def watched(act):
         def acting(*args, **kwargs):
             count[0] += 1
             if count[0] == at:
@@ -104,7 +103,7 @@ def every(step: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("step", [step, long], ids=["some", "every"])
 
 
-def killed(folder: Path, deed: Deed, step: int) -> Iterator[tuple[int, Path]]:
+def killed(folder: Path, deed: Deed, step: int):
     """A root for each act, in which a process was killed before it, and which act that was."""
     for at in range(1, die(make_folder(folder / "survivor"), deed, None) + 1, step):
         root = make_folder(folder / str(at))

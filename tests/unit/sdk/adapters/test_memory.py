@@ -2,7 +2,6 @@
 
 import gc
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -16,7 +15,7 @@ CALL = LiveCall("act", {}, "e-1")
 
 
 @contextmanager
-def working(memory: MemoryAdapter, *, commits: bool = True) -> Iterator[None]:
+def working(memory: MemoryAdapter, *, commits: bool = True):
     """A transaction of one effect."""
     session = memory.begin("t-1")
     try:

@@ -3,7 +3,6 @@
 import re
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("postgresql")
 
 
 @pytest.fixture
-def outside(conninfo: str, rows: PostgresRows) -> Iterator:
+def outside(conninfo: str, rows: PostgresRows):
     """Somebody else's connection to the database of the rows."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         yield connection

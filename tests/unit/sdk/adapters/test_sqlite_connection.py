@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tests.unit.sdk.adapters.bank import Bank, write_blob
 PUT = "INSERT INTO notes VALUES (?)"
 
 
-def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -> Callable[[], str]:
+def heard_in_a_thread(act, *, with_context: bool = True):
     """What it answers once it is let go."""
     answers: list[str] = []
 
@@ -41,15 +40,15 @@ def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -
     return let_go
 
 
-STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
+STATEMENTS = {
     "one": lambda connection: connection.execute(PUT, ("late",)),
     "many": lambda connection: connection.executemany(PUT, [("late",)]),
 }
 
 
 @pytest.mark.parametrize("write", [*STATEMENTS.values(), write_blob], ids=[*STATEMENTS, "blob"])
-def test_one_kept_too_long_writes_nothing(bank: Bank, write: Callable[[sqlite3.Connection], object]) -> None:
-    late: list[Callable[[], str]] = []
+def test_one_kept_too_long_writes_nothing(bank: Bank, write) -> None:
+    late = []
     with pytest.raises(TimeoutError), bank.effect():
         kept = bank.connection
         late.append(heard_in_a_thread(lambda: write(kept)))
@@ -98,7 +97,7 @@ CURSORS = [
 
 
 @pytest.mark.parametrize("cursor", CURSORS)
-def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable) -> None:
+def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor) -> None:
     with bank.effect():
         for run_internal in (
             lambda it: it.execute(PUT, ("bare",)),
@@ -111,8 +110,8 @@ def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable) -> Non
 
 
 @pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
-def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable) -> None:
-    def rows() -> Iterator[tuple[str]]:
+def test_no_row_survives_an_ended_transaction(bank: Bank, by) -> None:
+    def rows():
         yield ("r1",)
         with suppress(sqlite3.Error):
             by(bank.connection).execute("INSERT OR ROLLBACK INTO notes VALUES ('dup')")
@@ -130,7 +129,7 @@ def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable) -> None:
 
 
 @pytest.fixture
-def ctrl_c() -> Iterator[Callable[[], None]]:
+def ctrl_c():
     """What a terminal sends, to this process and now."""
 
     def send() -> None:
@@ -142,7 +141,7 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def asked(monkeypatch, ctrl_c: Callable[[], None]) -> Callable[[int], None]:
+def asked(monkeypatch, ctrl_c):
     """Let it come while SQLite asks about such an action for the first time."""
 
     def arm(action: int) -> None:
@@ -160,7 +159,7 @@ def asked(monkeypatch, ctrl_c: Callable[[], None]) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
-def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], None], act) -> None:
+def test_an_interrupted_authorizer_allows(bank: Bank, asked, act) -> None:
     """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
     with bank.effect():
         asked(sqlite3.SQLITE_INSERT)
@@ -171,7 +170,7 @@ def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], Non
     assert bank.noted() == []
 
 
-def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked: Callable[[int], None]) -> None:
+def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked) -> None:
     with bank.effect():
         bank.connection.execute(PUT, ("a",))
     bank.session.prepare("a-1")
@@ -182,7 +181,7 @@ def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked: Call
     assert not bank.session._connection.is_open
 
 
-def test_an_interrupt_of_a_wait_leaves_the_lock_to_others(path: Path, ctrl_c: Callable[[], None]) -> None:
+def test_an_interrupt_of_a_wait_leaves_the_lock_to_others(path: Path, ctrl_c) -> None:
     """The lock was got after all, and kept until a garbage collection."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def at_postgres(journal_database: str, tmp_path_factory) -> Iterator[JournalUrl]:
+def at_postgres(journal_database: str, tmp_path_factory):
     with schema(journal_database) as url:
         eventful_journal(tmp_path_factory.mktemp("at_postgres"), url)
         yield url

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -48,7 +47,7 @@ class Stubborn:
 
 
 @pytest.fixture
-def quickly() -> Iterator[None]:
+def quickly():
     began = time.monotonic()
     yield
     assert time.monotonic() - began < SOON
@@ -90,7 +89,7 @@ async def test_nor_after_the_waiting_task_was_cancelled(desk: Desk, neighbor: bo
 # -------------------------------------------------------------------------------------- the wait by itself
 
 
-async def call(fn: Callable[[], Awaitable[object]], seconds: float = 0.2) -> object:
+async def call(fn, seconds: float = 0.2) -> object:
     return await AsyncExecutor(lambda: pytest.fail("nothing is sent")).call(fn, {}, seconds)
 
 
@@ -111,7 +110,7 @@ async def knows_better() -> None:
         raise NotDone("it had not left yet") from None
 
 
-def raising(error: BaseException) -> Callable[[], Awaitable[object]]:
+def raising(error: BaseException):
     async def raises() -> None:
         raise error
 

@@ -1,6 +1,5 @@
 """Time that does not pass as it should, between the receipt and the fire: late is a question, never a fire."""
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -108,7 +107,7 @@ def machine(desk: Desk) -> Machine:
 
 
 @pytest.fixture
-def here(desk: Desk, machine: Machine) -> Iterator[Desk]:
+def here(desk: Desk, machine: Machine):
     """The desk as a process on that machine has it."""
     desk.service.fire_seconds = 30
     with make_runtime(desk.runtime.settings, desk.face, desk.registry, machine) as runtime:
@@ -151,7 +150,7 @@ def test_after_a_pause_past_the_release_recovery_fires_by_the_attempt(here: Desk
 
 
 @contextmanager
-def paused_process(desk: Desk, *pauses: float, then: Callable[[], object] = lambda: None) -> Iterator[None]:
+def paused_process(desk: Desk, *pauses: float, then=lambda: None):
     """The process is suspended once FIRING is on disk, before it calls the tool."""
     begin, left = Outcomes.begin, [*pauses]
 

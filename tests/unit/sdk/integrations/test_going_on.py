@@ -4,7 +4,6 @@ call is answered once, directly after it.
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -103,7 +102,7 @@ def script(talk: Talk, run: str) -> list:
     ]
 
 
-def answers_in(messages: Sequence) -> list[list[str]]:
+def answers_in(messages) -> list[list[str]]:
     """The answers to the model, for each of its messages."""
     replies: list[list[str]] = []
     for message in messages:
@@ -117,7 +116,7 @@ def answers_in(messages: Sequence) -> list[list[str]]:
     return replies
 
 
-def cuts(messages: Sequence) -> Iterator:
+def cuts(messages):
     """The conversation as it may have been kept: after each message but the last word, and in the middle of one with
     several answers.
     """
@@ -246,7 +245,7 @@ def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, refund, talk: 
     assert len(desk.done) == 1
 
 
-def shortened(messages: Sequence, turns: int) -> list:
+def shortened(messages, turns: int) -> list:
     """Without the first so many messages of the model, and what answers them."""
     at = [place for place, one in enumerate(messages) if one["role"] == "assistant"][turns]
     return [*ASK, *messages[at:]]
@@ -274,7 +273,7 @@ def test_turns_of_another_journal_are_counted(refund, talk: Talk) -> None:
 # --------------------------------------------------------------------------------------------------- in its place
 
 
-def partly(talk: Talk, messages: Sequence) -> list:
+def partly(talk: Talk, messages) -> list:
     """The first message of the model, and the first of its answers."""
     if talk.is_openai:
         return [*messages[:3]]

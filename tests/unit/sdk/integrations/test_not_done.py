@@ -4,7 +4,6 @@ again, and the next turn has a key of its own.
 
 import contextvars
 import sqlite3
-from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
@@ -22,7 +21,7 @@ FORBIDDEN = Refused(403, ErrorCode.FORBIDDEN, "not yours", retry_after_seconds=0
 FIRST = txn_id(agent=AGENT, run_key="case-1/turn-1")
 
 
-def book_tool(desk: Desk) -> Callable[..., str]:
+def book_tool(desk: Desk):
     """A live tool that cannot do the same twice."""
     database = SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.1)
 
@@ -140,7 +139,7 @@ def give_back_tool(desk: Desk):
 
 
 @contextmanager
-def locked_notes(desk: Desk) -> Iterator[None]:
+def locked_notes(desk: Desk):
     with closing(sqlite3.connect(desk.folder / "notes.db", isolation_level=None)) as backup:
         backup.execute("BEGIN IMMEDIATE")
         yield

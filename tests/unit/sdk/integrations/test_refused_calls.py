@@ -3,7 +3,6 @@ budgets that are used up.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -176,7 +175,7 @@ PICTURE = {
 
 
 @pytest.fixture(params=BOTH)
-def limited(request, tmp_path) -> Iterator[Talk]:
+def limited(request, tmp_path):
     """A conversation that may ask a model twice, and send it 9,000 tokens."""
     budgets = (Budget("tries", "calls", 2, "run"), Budget("tokens", "tokens", 9_000, "run"))
     desk = make_desk(tmp_path, budgets=budgets)
@@ -232,7 +231,7 @@ BOTH_ORDERS = [ONE, OTHER]
 NUMBERS = itertools.count()
 
 
-def answers(talk: Talk, tools: Sequence, *turns: Sequence) -> list:
+def answers(talk: Talk, tools, *turns) -> list:
     """The answers to a run without earlier messages, turn by turn. Each message has its own ids."""
     script = [talk.calls(*calls, turn=f"{next(NUMBERS)}-") for calls in turns]
     return [step.answers for step in talk.run([*script, talk.says("Done.")], tools).steps]

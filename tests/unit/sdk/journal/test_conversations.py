@@ -1,7 +1,6 @@
 """The journal knows which turns a mark refers to, on both engines, and its chain binds it."""
 
 import threading
-from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +15,7 @@ __all__ = ["both_engines"]
 
 
 @pytest.fixture
-def journal(place) -> Iterator[Journal]:
+def journal(place):
     opened = Journal(place)
     yield opened
     opened.close()

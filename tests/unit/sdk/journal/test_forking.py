@@ -4,14 +4,13 @@ import copy
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from countersign import OutsideTransaction, Runtime, SQLiteAdapter, errors, resume, transaction
+from countersign import OutsideTransaction, SQLiteAdapter, errors, resume, transaction
 from countersign.contract import PrivateKey
 from countersign.journal.database import Database, _ForkHandlers
 from countersign.journal.leases import Heartbeat
@@ -23,7 +22,7 @@ from tests.unit.sdk.journals import BOTH
 AS_EXPECTED = 0
 
 
-def forked(child: Callable[[], None]) -> int:
+def forked(child) -> int:
     """Fork, run this in the child, and answer how it ended."""
     pid = os.fork()
     if pid == 0:
@@ -97,11 +96,11 @@ def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund) -> 
     assert states == {"t-1": "settled", "t-2": "settled"}
 
 
-COPIES: dict[str, Callable[[object], object]] = {"pickled": pickle.dumps, "copied": copy.deepcopy}
+COPIES = {"pickled": pickle.dumps, "copied": copy.deepcopy}
 
 
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
-def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make: Callable[[object], object]) -> None:
+def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make) -> None:
     assert desk.runtime.settings.key_path is not None
     key: PrivateKey = load_key(desk.runtime.settings.key_path)
     with desk.step() as txn:
@@ -152,7 +151,7 @@ def copied(desk: Desk, name: str) -> Path:
 
 
 @contextmanager
-def host(desk: Desk, journal: Path) -> Iterator[Runtime]:
+def host(desk: Desk, journal: Path):
     settings = replace(desk.runtime.settings, journal_path=journal)
     with make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime:
         yield runtime

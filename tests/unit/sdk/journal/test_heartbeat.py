@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -19,7 +18,7 @@ _PATIENCE_S = 60.0  # only a test that fails takes so long
 TXN = "a" * 64
 
 
-def until(true: Callable[[], object]) -> None:
+def until(true) -> None:
     end = time.monotonic() + _PATIENCE_S
     while not true():
         assert time.monotonic() < end
@@ -45,7 +44,7 @@ def beats() -> Beats:
 
 
 @pytest.fixture
-def heart(beats: Beats) -> Iterator[Heartbeat]:
+def heart(beats: Beats):
     made = Heartbeat(beats.renew, EVERY)
     yield made
     made.stop()

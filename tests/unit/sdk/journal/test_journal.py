@@ -4,7 +4,6 @@ import contextvars
 import multiprocessing
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -37,7 +36,7 @@ def clock() -> TickingClock:
 
 
 @pytest.fixture
-def journal(place, clock: TickingClock) -> Iterator[Journal]:
+def journal(place, clock: TickingClock):
     opened = Journal(place, clock=clock, lease_seconds=60)
     yield opened
     opened.close()
@@ -95,7 +94,7 @@ def _theirs(path: Path) -> None:
         connection.commit()
 
 
-NO_JOURNALS: dict[str, tuple[Callable[[Path], object], int, str]] = {
+NO_JOURNALS = {
     "a file that others can read": (Path.touch, 0o644, "chmod 600"),
     "zeros, for SQLite knows whether a crash left them": (
         lambda path: path.write_bytes(bytes(512)), 0o600, "not a database"),
@@ -106,7 +105,7 @@ NO_JOURNALS: dict[str, tuple[Callable[[Path], object], int, str]] = {
 
 
 @pytest.mark.parametrize(("make", "mode", "says"), NO_JOURNALS.values(), ids=NO_JOURNALS)
-def test_no_journal_is_refused(tmp_path, make: Callable[[Path], object], mode: int, says: str) -> None:
+def test_no_journal_is_refused(tmp_path, make, mode: int, says: str) -> None:
     path = tmp_path / "journal.db"
     make(path)
     path.chmod(mode)

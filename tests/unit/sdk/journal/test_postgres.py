@@ -3,7 +3,6 @@
 import multiprocessing
 import re
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -32,7 +31,7 @@ def engine() -> str:
 
 
 @pytest.fixture
-def journal(place: JournalUrl) -> Iterator[Journal]:
+def journal(place: JournalUrl):
     opened = Journal(place)
     yield opened
     opened.close()
@@ -245,7 +244,7 @@ def test_a_child_process_leaves_its_parents_connection_alone(journal: Journal) -
 
 
 @pytest.fixture(scope="module")
-def whole(server: str, tmp_path_factory) -> Iterator[str]:
+def whole(server: str, tmp_path_factory):
     """A database with a journal that has seen everything, to be copied."""
     with postgres.database(server) as url:
         eventful_journal(tmp_path_factory.mktemp("whole"), JournalUrl(url.replace("+psycopg", "")))
@@ -253,7 +252,7 @@ def whole(server: str, tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture
-def eventful(server: str, whole: str) -> Iterator[JournalUrl]:
+def eventful(server: str, whole: str):
     with postgres.database(server, whole) as url:
         yield JournalUrl(url.replace("+psycopg", ""))
 

@@ -1,7 +1,6 @@
 """What the journal's commits cost and keep: which wait for the disk, and that a unit is all or nothing."""
 
 import sqlite3
-from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
@@ -16,7 +15,7 @@ from tests.unit.sdk.journals import POSTGRES
 
 
 @pytest.fixture
-def database(place) -> Iterator[Database]:
+def database(place):
     opened = Journal(place).database
     yield opened
     opened.close()

@@ -1,6 +1,5 @@
 """What is sealed and when, what a seal binds, and journals from before there were any."""
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +15,7 @@ from tests.fakes.desk import Desk, charge_tools
 from tests.fakes.running import fails, refusing_tool, run
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, rows, tampered, without_key
 
-FORGED: dict[str, Callable[[bytes, bytes], bytes]] = {
+FORGED = {
     "the seal of another transaction": lambda mine, others: others,
     "another argument": lambda mine, others: mine.replace(b"90000", b"90001"),
     "a seal of zeros": lambda mine, others: mine[:-40] + b"A" * 20 + mine[-20:],
@@ -25,7 +24,7 @@ FORGED: dict[str, Callable[[bytes, bytes], bytes]] = {
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
-def test_a_changed_row_fires_nothing(desk: Desk, forge: Callable[[bytes, bytes], bytes]) -> None:
+def test_a_changed_row_fires_nothing(desk: Desk, forge) -> None:
     pay = pay_tool(desk)
     txn = parked(desk, pay)
     other = fails(desk, errors.ReviewPending, (pay, "o-1", LARGE, "another card"), key="t-2").error.txn
@@ -81,7 +80,7 @@ def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
 
 
 @contextmanager
-def unsealed() -> Iterator[None]:
+def unsealed():
     """As it was before there were seals."""
     with pytest.MonkeyPatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)

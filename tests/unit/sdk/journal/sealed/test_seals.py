@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +23,14 @@ RAW = canonicalize({"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to":
 
 
 @pytest.fixture
-def journal(place, keys: Path) -> Iterator[Journal]:
+def journal(place, keys: Path):
     opened = Journal(place, key_path=keys)
     yield opened
     opened.close()
 
 
 @pytest.fixture(scope="module")
-def memory() -> Iterator[Journal]:
+def memory():
     opened = Journal(":memory:")
     yield opened
     opened.close()
@@ -81,7 +80,7 @@ _JSON = st.recursive(
 )
 
 
-def every_pointer(value, at: str = "") -> Iterator[str]:
+def every_pointer(value, at: str = ""):
     yield at
     if isinstance(value, dict):
         for name, child in value.items():
