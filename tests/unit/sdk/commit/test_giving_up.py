@@ -3,10 +3,10 @@
 import httpx2
 import pytest
 
-from countersign import ReleaseLapsed, ReviewPending, SQLiteAdapter, resume
+from countersign import ReleaseLapsed, ReviewPending, resume
 from countersign.contract import EffectState, ErrorCode, TxnState
 from countersign.contract.wire import RedemptionView
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import Left, fails, run
 from tests.fakes.service import FakeService, Refused
 
@@ -140,9 +140,7 @@ def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund) -> None:
     assert resume(desk.another_process()) == [] and record_of(desk)[0] == "ended"
 
 
-def test_live_work_of_what_is_given_up_is_undone(desk: Desk, lagging) -> None:
-    path = notes_database(desk.folder)
-    note = note_tool(desk, SQLiteAdapter(path, name="notes"))
-    fails(desk, ReleaseLapsed, (note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))
+def test_live_work_of_what_is_given_up_is_undone(desk: Desk, notes, lagging) -> None:
+    fails(desk, ReleaseLapsed, (notes.note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))
     lagging()
-    assert resume(desk.another_process()) == [] and (notes_in(path), desk.done) == ([], [])
+    assert resume(desk.another_process()) == [] and (notes.written(), desk.done) == ([], [])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from countersign import Serialize, SQLiteAdapter, errors, resume, transaction
+from countersign import Serialize, errors, resume, transaction
 from countersign.contract.states import EffectState
 from countersign.journal.export import describe_transaction
-from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in
+from tests.fakes.desk import Desk, failing_tool
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 
 
@@ -51,28 +51,27 @@ def test_a_read_settled_as_not_fired_needs_no_person(desk: Desk) -> None:
     assert (found.after, "Still in effect" in found.note) == ("ended", False)
 
 
-def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, tmp_path) -> None:
-    look, note = look_tool(desk, lane="live"), note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
+def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, notes) -> None:
+    look = look_tool(desk, lane="live")
     with desk.step() as txn:
         assert look("o-1") == "order o-1"
         with transaction(runtime=desk.runtime):
-            note("o-1", look("o-2"))
+            notes.note("o-1", look("o-2"))
         refund("o-1", 100)
-    assert (txn.state, notes_in(tmp_path / "notes.db")) == ("settled", [("o-1", "order o-2")])
+    assert (txn.state, notes.written()) == ("settled", [("o-1", "order o-2")])
     journal = desk.runtime.journal
     rows = describe_transaction(journal, journal.transactions.require(txn.txn))["effects"]
     kept = [("look", "kept"), ("look", "kept"), ("note", "kept")]
     assert [(one["tool"], one["state"]) for one in rows] == [("refund", "fired"), *kept]
 
 
-def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path) -> None:
-    look, database = look_tool(desk, lane="live"), SQLiteAdapter(notes_database(tmp_path))
-    note = note_tool(desk, database)
-    for adapters in ((), (database,)):
+def test_live_reads_take_part_in_no_claim(desk: Desk, notes) -> None:
+    look = look_tool(desk, lane="live")
+    for adapters in ((), (notes.adapter,)):
         with desk.step(isolation=Serialize(adapters=adapters, timeout_seconds=0)):
-            note("o-1", look("o-1"))
+            notes.note("o-1", look("o-1"))
             (claim,) = desk.runtime.journal.database.rows("SELECT resource FROM claims")
-            assert claim["resource"] == database.name
+            assert claim["resource"] == notes.adapter.name
 
 
 def test_people_review_calls_staged_with_a_live_read(desk: Desk, refund) -> None:

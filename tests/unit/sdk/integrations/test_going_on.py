@@ -7,20 +7,10 @@ import json
 
 import pytest
 
-from countersign import AlreadyRedeemed, MisuseError, NotDone, OutcomeUnknown, SQLiteAdapter, resume, tool
+from countersign import AlreadyRedeemed, MisuseError, NotDone, OutcomeUnknown, resume, tool
 from countersign.contract import txn_id
 from countersign.contract.states import Verdict
-from tests.fakes.desk import (
-    AGENT,
-    Desk,
-    charge_tools,
-    claims_of,
-    failing_tool,
-    note_tool,
-    notes_database,
-    notes_in,
-    refund_tool,
-)
+from tests.fakes.desk import AGENT, Desk, charge_tools, claims_of, failing_tool, refund_tool
 from tests.fakes.service import Reason
 from tests.fakes.talking import ASK, Talk
 from tests.unit.sdk.integrations.talks import HUGE, LARGE, NOTE, REFUND, answers_after, asked, killed
@@ -156,10 +146,12 @@ def test_an_unanswered_failure_is_answered_with_the_same_text(desk: Desk, talk: 
 
 
 @pytest.mark.parametrize(("secret", "staged"), [(False, True), (True, True), (False, False)])
-def test_live_results_are_answered_again(desk: Desk, refund, talk: Talk, secret: bool, staged: bool) -> None:
+def test_live_results_are_answered_again(
+    desk: Desk, notes, refund, talk: Talk, secret: bool, staged: bool
+) -> None:
     """As the journal has it: the note about the missing result appears once."""
     shelf = [3]
-    live = {"lane": "live", "adapter": SQLiteAdapter(notes_database(desk.folder))}
+    live = {"lane": "live", "adapter": notes.adapter}
 
     @tool("take", resource=("Order", "order_id"), secret=["pin"] * secret, registry=desk.registry, **live)
     def take(order_id: str, pin: str) -> dict[str, int]:
@@ -201,11 +193,10 @@ def test_an_expired_release_is_answered_again_as_not_done(desk: Desk, talk: Talk
     assert "charge did not happen: the service did not extend the time to fire" in answer.text
 
 
-def test_live_work_of_a_failed_step_stays_undone(desk: Desk, talk: Talk) -> None:
-    path = notes_database(desk.folder)
-    tools = [*tools_of(desk), note_tool(desk, SQLiteAdapter(path))]
+def test_live_work_of_a_failed_step_stays_undone(desk: Desk, notes, talk: Talk) -> None:
+    tools = [*tools_of(desk), notes.note]
     noted, notified = answers_after(talk, tools, killed(talk, tools, talk.calls(("note", NOTE), FAILING)))
-    assert (notes_in(path), noted.done, notified.done) == ([], False, False)
+    assert (notes.written(), noted.done, notified.done) == ([], False, False)
     assert noted.text.startswith("this one was undone again: notify did not happen")
 
 

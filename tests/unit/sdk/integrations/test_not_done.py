@@ -12,7 +12,7 @@ from countersign import SQLiteAdapter, errors, resume, tool
 from countersign.contract import ErrorCode, Verdict, txn_id
 from countersign.contract.states import EffectState
 from countersign.journal import LocalTxn
-from tests.fakes.desk import AGENT, Desk, charge_tools, failing_tool, note_tool, notes_database
+from tests.fakes.desk import AGENT, Desk, charge_tools, failing_tool, notes_database
 from tests.fakes.service import Refused
 from tests.fakes.talking import ASK, Talk
 from tests.unit.sdk.integrations.talks import GARBAGE, LARGE, NOTE, REFUND, answers_after, killed
@@ -34,7 +34,7 @@ def book_tool(desk: Desk):
     return book
 
 
-def notes(desk: Desk) -> int:
+def noted(desk: Desk) -> int:
     with sqlite3.connect(desk.folder / "notes.db") as database:
         return int(database.execute("SELECT count(*) FROM notes").fetchone()[0])
 
@@ -49,7 +49,7 @@ def test_done_work_is_answered_as_done_again(desk: Desk, refund, talk: Talk) -> 
     assert (booked.done, refunded.done, equal.done) == (True, True, True)
     assert (booked.text, refunded.text) == ("booked", '{"refund_id":"r-o-4-1200"}')
     assert equal.text.startswith("done once, as the equal call before it")
-    assert (len(desk.done), notes(desk)) == (1, 1)
+    assert (len(desk.done), noted(desk)) == (1, 1)
 
 
 def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch) -> None:
@@ -66,7 +66,7 @@ def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch
     desk.clock.advance(3600)
     with desk.restarted() as later:
         (answer,) = answers_after(talk, [book], [*ASK, *heard], runtime=later.runtime)
-    assert answer.done and notes(desk) == 1
+    assert answer.done and noted(desk) == 1
 
 
 def test_a_compensated_call_is_answered_as_compensated_again(desk: Desk, talk: Talk) -> None:
@@ -102,11 +102,10 @@ def test_other_calls_than_were_done_are_refused(desk: Desk, refund, talk: Talk) 
 
 
 @pytest.mark.parametrize("other", [("note", NOTE), ("refund", REFUND)], ids=["live", "staged"])
-def test_an_allowed_failure_keeps_the_other_calls(other, desk: Desk, refund, talk: Talk) -> None:
+def test_an_allowed_failure_keeps_the_other_calls(other, desk: Desk, refund, notes, talk: Talk) -> None:
     """The error claims neither that a person must settle it, nor that nothing remains in effect."""
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     mail = failing_tool(desk, errors.NotDone("full"), "mail", on_exhausted="tool", acts=False)
-    tools = [note, refund, mail]
+    tools = [notes.note, refund, mail]
     talk.run([talk.calls(other, ("mail", {"order_id": "o-4"}), turn="a"), talk.says("Done.")], tools)
     with pytest.raises(errors.AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
         talk.run([talk.calls(GARBAGE, turn="b")], tools)
@@ -145,13 +144,12 @@ def locked_notes(desk: Desk):
         yield
 
 
-def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(desk: Desk, talk: Talk) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.1))
+def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(desk: Desk, notes, talk: Talk) -> None:
     notify = failing_tool(desk, ConnectionError("no answer"))
-    kept = killed(talk, [note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"})))
+    kept = killed(talk, [notes.note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"})))
     unknown = pytest.raises(errors.OutcomeUnknown, match=r"notify#1 happened .*no answer")
     with locked_notes(desk), unknown:
-        talk.run([], [note, notify], messages=kept)
+        talk.run([], [notes.note, notify], messages=kept)
     assert len(desk.done) == 1
 
 
@@ -203,7 +201,7 @@ def test_live_work_that_cannot_begin_withdraws_open_reviews(desk: Desk, refund, 
         assert not any(one.done for one in answers_after(talk, tools, end.messages))
     assert [one.state for one in desk.service.latest(FIRST).held] == [EffectState.WITHDRAWN]
     desk.service.approve(FIRST)
-    assert resume(runtime=desk.runtime) == [] and (desk.done, notes(desk)) == ([], 0)
+    assert resume(runtime=desk.runtime) == [] and (desk.done, noted(desk)) == ([], 0)
 
 
 def test_work_in_progress_elsewhere_is_not_answered_as_not_done(desk: Desk, refund) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from countersign import OutsideTransaction, SQLiteAdapter, errors, resume, transaction
+from countersign import OutsideTransaction, errors, resume, transaction
 from countersign.contract import PrivateKey
 from countersign.journal.database import Database, _ForkHandlers
 from countersign.journal.leases import Heartbeat
 from countersign.settings import load_key
-from tests.fakes.desk import Desk, make_runtime, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, make_runtime
 from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import BOTH
 
@@ -54,15 +54,12 @@ LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exc
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("error", LEAVING.values(), ids=LEAVING)
-def test_a_forked_child_ends_no_block(desk: Desk, tmp_path, error: BaseException | None) -> None:
-    refund = refund_tool(desk)
-    path = notes_database(tmp_path)
-    note = note_tool(desk, SQLiteAdapter(path, name="notes"))
+def test_a_forked_child_ends_no_block(desk: Desk, refund, notes, error: BaseException | None) -> None:
     reported: BaseException | None = None
     child = False
     try:
         with desk.step() as txn:
-            note("o-1", "refunded")
+            notes.note("o-1", "refunded")
             refund("o-1", 100)
             pid = os.fork()
             child = pid == 0
@@ -79,7 +76,7 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path, error: BaseException
             right = reported is error if error is not None else isinstance(reported, OutsideTransaction)
             os._exit(AS_EXPECTED if right and desk.done == [] else 1)
     assert (desk.done, txn.state) == ([("refund", "o-1", 100)], "settled")
-    assert notes_in(path) == [("o-1", "refunded")]
+    assert notes.written() == [("o-1", "refunded")]
 
 
 @pytest.mark.parametrize("engine", BOTH)

@@ -7,12 +7,12 @@ from contextlib import nullcontext, suppress
 import pytest
 from typer.testing import CliRunner
 
-from countersign import SQLiteAdapter, errors, resume, transaction
+from countersign import errors, resume, transaction
 from countersign.cli.app import app
 from countersign.journal.export import description_of, render_export, summary_of
 from countersign.journal.location import JournalUrl
 from countersign.journal.queries import TransactionFilter, count
-from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
+from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.journals import both_engines
 from tests.unit.sdk.paying import CARD, pay_tool
@@ -50,11 +50,10 @@ def calls(of: dict, kind: str = "effects") -> list:
 
 
 @pytest.mark.parametrize(("error", "is_async"), ENDINGS)
-def test_a_raising_body_keeps_calls(desk: Desk, tmp_path, error: BaseException, is_async: bool) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+def test_a_raising_body_keeps_calls(desk: Desk, refund, notes, error: BaseException, is_async: bool) -> None:
 
     def body() -> None:
-        note("o-1", "seen")
+        notes.note("o-1", "seen")
         refund("o-1", 100)
         raise error
 
@@ -96,12 +95,11 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place, refund) -> No
 
 
 @pytest.mark.parametrize("then", ["commits", "raises"])
-def test_a_caught_inner_block_is_listed_after_the_calls(desk: Desk, tmp_path, then: str) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+def test_a_caught_inner_block_is_listed_after_the_calls(desk: Desk, refund, notes, then: str) -> None:
     with suppress(LookupError), desk.step():
         refund("o-1", 100)
         with suppress(ValueError), transaction(runtime=desk.runtime):
-            note("o-2", "inner")
+            notes.note("o-2", "inner")
             with suppress(KeyError), transaction(runtime=desk.runtime):
                 refund("o-3", 300)
                 raise KeyError("deeper")
