@@ -110,8 +110,8 @@ def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
 def test_listed_keys_depend_on_keys_that_others_add(make: str, key: str, refused: bool) -> None:
     """By a prepared change, or by a commit that is not closed."""
     memory = MemoryAdapter({"n": 0})
-    own, listing = acted(memory, "b", "t-2"), acted(memory, txn="t-3")
     first = (prepared if make == "p" else committed)(memory, key)
+    own, listing = acted(memory, "b", "t-2"), acted(memory, txn="t-3")
     own.prepare("a-2")  # a key of its own
     own.undo()
     with pytest.raises(IsolationConflict, match="t-1, which") if refused else nullcontext():

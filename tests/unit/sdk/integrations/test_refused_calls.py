@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from countersign import errors
+from countersign import BudgetExceeded, errors
 from countersign.contract import Verdict
 from countersign.integrations import ModelStopped, TurnLimit
 from countersign.llm.budgets import Budget
@@ -188,7 +188,7 @@ SHORT = {"max_tokens": 100}
 
 def test_each_call_of_the_model_is_counted_for_the_conversation(limited: Talk) -> None:
     script = [limited.calls(("transfer", {})) for _ in range(4)]
-    with pytest.raises(errors.BudgetExceeded, match="tries"):
+    with pytest.raises(BudgetExceeded, match="tries"):
         limited.run(script, [], **SHORT)
     assert len(limited.vendor.sent) == 2
 
@@ -199,7 +199,7 @@ def test_a_call_that_the_vendor_refused_frees_its_reservation(limited: Talk, ret
     limited.run([limited.says("Hello.")], [], **SHORT)
     with pytest.raises(Exception, match="slower"):
         limited.run([BUSY] * (1 + retries), [], client={"max_retries": retries}, **SHORT)
-    with pytest.raises(errors.BudgetExceeded) if retries else nullcontext():
+    with pytest.raises(BudgetExceeded) if retries else nullcontext():
         assert limited.run([limited.says("Hello.")], [], **SHORT).text == "Hello."
 
 
@@ -210,14 +210,14 @@ def test_a_picture_is_sent_only_with_a_token_bound(limited: Talk) -> None:
     asked = {"messages": messages, **SHORT}
     with pytest.raises(errors.MisuseError, match="input_tokens"):
         limited.run(script, [], **asked)
-    with pytest.raises(errors.BudgetExceeded, match="tokens"):
+    with pytest.raises(BudgetExceeded, match="tokens"):
         limited.run(script, [], input_tokens=lambda _: 9_000, **asked)
     assert limited.vendor.sent == []
     assert limited.run(script, [], input_tokens=lambda _: 5_000, **asked).text == "Broken."
 
 
 def test_what_the_options_send_counts_too(limited: Talk) -> None:
-    with pytest.raises(errors.BudgetExceeded, match="tokens"):
+    with pytest.raises(BudgetExceeded, match="tokens"):
         limited.run([limited.says("Hello.")], [], metadata={"user_id": "u" * 9_000}, **SHORT)
     assert limited.vendor.sent == []
 
