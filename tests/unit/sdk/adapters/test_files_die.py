@@ -152,11 +152,11 @@ def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path, step: int, re
     assert ends == {True, False}
 
 
+UNDOS = [(committed_and_taken_back, by_another), (lambda files: prepared(files).undo(), redeemed)]
+
+
 @every(3)
-@pytest.mark.parametrize(
-    ("deed", "recovers"),
-    [(committed_and_taken_back, by_another), (lambda files: prepared(files).undo(), redeemed)],
-)
+@pytest.mark.parametrize(("deed", "recovers"), UNDOS)
 def test_a_killed_undo_leaves_all_or_nothing(tmp_path, step: int, deed: Deed, recovers: Deed) -> None:
     ends = set()
     for at, root in killed(tmp_path, deed, step):

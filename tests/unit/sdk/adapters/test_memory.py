@@ -104,9 +104,10 @@ def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
         assert (moved.value.key, moved.value.read) == ("/", True)
 
 
-@pytest.mark.parametrize(
-    ("make", "key", "refused"), [("p", "a", True), ("c", "new", True), ("c", "n", False)]
-)
+ADDED = [("p", "a", True), ("c", "new", True), ("c", "n", False)]
+
+
+@pytest.mark.parametrize(("make", "key", "refused"), ADDED)
 def test_listed_keys_depend_on_keys_that_others_add(make: str, key: str, refused: bool) -> None:
     """By a prepared change, or by a commit that is not closed."""
     memory = MemoryAdapter({"n": 0})

@@ -183,14 +183,14 @@ def test_it_may_have_a_name_of_your_own(terminal, tmp_path) -> None:
         assert compensation is not None and compensation.tool == new
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("frobnicate", "the catalogue has no 'frobnicate'"),
-        ("mail.send sms.send", "name a folder with --out"),
-        ("mail.send sms.send --out drafts --as send", "--as 'send' names one manifest, and 2 are taken"),
-    ],
-)
+REFUSED = [
+    ("frobnicate", "the catalogue has no 'frobnicate'"),
+    ("mail.send sms.send", "name a folder with --out"),
+    ("mail.send sms.send --out drafts --as send", "--as 'send' names one manifest, and 2 are taken"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED)
 def test_what_cannot_be_is_refused(terminal, tmp_path, words: str, said: str) -> None:
     output = terminal("take", *words.split())
     assert (output.exit_code, output.stdout, said in output.stderr) == (1, "", True)

@@ -221,17 +221,17 @@ def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path, module: Pa
     assert "reviewed manifest" in result.stderr
 
 
+ERRORS = [
+    (("tools", "export", "--tools", "no_such_module_here"), "no module"),
+    (("tools", "export", "--tools", "no_such_file.py"), "no file"),
+    (("journal", "list", "--journal", "no-such.db"), "no journal"),
+    (("resume", "--tools", "no_such_module_here"), "no module"),
+    (("tools", "export", "--tools", "empty.py"), "defines no tools"),
+]
+
+
 @pytest.mark.usefixtures("own_registry")
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("tools", "export", "--tools", "no_such_module_here"), "no module"),
-        (("tools", "export", "--tools", "no_such_file.py"), "no file"),
-        (("journal", "list", "--journal", "no-such.db"), "no journal"),
-        (("resume", "--tools", "no_such_module_here"), "no module"),
-        (("tools", "export", "--tools", "empty.py"), "defines no tools"),
-    ],
-)
+@pytest.mark.parametrize(("args", "says"), ERRORS)
 def test_errors_are_one_sentence(args, says: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.py").touch()

@@ -18,11 +18,11 @@ __all__ = ["both_engines"]
 
 OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
 ITSELF = {
-    "its state is none": ("UPDATE transactions SET state = 'whatever' WHERE {}", "unknown state 'whatever'"),
+    "its state is none": ("UPDATE transactions SET state = 'none' WHERE {}", "unknown state 'none'"),
     "its time is none": ("UPDATE transactions SET created_at = 1e300 WHERE {}", "created_at is no time"),
 }
 A_CALL = {
-    "the state of a call is none": ("state = 'whatever'", "'whatever' is not a valid"),
+    "the state of a call is none": ("state = 'none'", "'none' is not a valid"),
     "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not match the stored digest"),
     "its result is no text": ("result = {broken}", "can't decode byte 0xff"),
 }

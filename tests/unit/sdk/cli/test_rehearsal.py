@@ -147,21 +147,21 @@ def test_live_calls_exit_as_staged_ones(served: Desk, agent: Path, verdict, stat
     assert (result.exit_code, result.stderr[: len(says)]) == (status, says)
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("{agent}", "names no step; write MODULE:FUNCTION"),
-        ("{agent}:", "names no step"),
-        (":small", "names no step"),
-        ("{agent}:2", "names no step"),
-        ("{agent}:absent", "has no 'absent'"),
-        ("{agent}:nothing", "takes the function itself and calls it, this is"),
-        ("{agent}:no_step", "write `def no_step(txn):`"),
-        ("no_such_agent:step", "no module 'no_such_agent'"),
-        ("{folder}/gone.py:step", "no file"),
-        ("{folder}/broken.py:step", "broken.py:2: ZeroDivisionError"),
-    ],
-)
+NO_STEPS = [
+    ("{agent}", "names no step; write MODULE:FUNCTION"),
+    ("{agent}:", "names no step"),
+    (":small", "names no step"),
+    ("{agent}:2", "names no step"),
+    ("{agent}:absent", "has no 'absent'"),
+    ("{agent}:nothing", "takes the function itself and calls it, this is"),
+    ("{agent}:no_step", "write `def no_step(txn):`"),
+    ("no_such_agent:step", "no module 'no_such_agent'"),
+    ("{folder}/gone.py:step", "no file"),
+    ("{folder}/broken.py:step", "broken.py:2: ZeroDivisionError"),
+]
+
+
+@pytest.mark.parametrize(("target", "said"), NO_STEPS)
 def test_what_is_no_step_is_refused_with_what_to_write(agent: Path, target: str, said: str) -> None:
     (agent.parent / "broken.py").write_text("\n_ = 1 / 0\n")
     result = run("plan", target.format(agent=agent, folder=agent.parent))
@@ -213,16 +213,16 @@ def test_a_replay_that_differs_exits_1_with_the_location(served: Desk, agent: Pa
     assert [one["text"] for one in json.loads(as_json.stdout)["divergences"]] == [said]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("case-1 --step {agent}:measures_twice --mode reconstruct", "not_recorded: what rehearsed"),
-        ("case-1 --step {agent}:pays --mode guess", "misuse: there is no mode 'guess'"),
-        ("case-9 --step {agent}:pays", "misuse: the journal has no transaction 'case-9'"),
-        ("case-1 --step {agent}", "misuse: "),
-        ("case-1 --step {agent}:pays --from {agent}", "is no export of a journal"),
-    ],
-)
+NO_REPLAYS = [
+    ("case-1 --step {agent}:measures_twice --mode reconstruct", "not_recorded: what rehearsed"),
+    ("case-1 --step {agent}:pays --mode guess", "misuse: there is no mode 'guess'"),
+    ("case-9 --step {agent}:pays", "misuse: the journal has no transaction 'case-9'"),
+    ("case-1 --step {agent}", "misuse: "),
+    ("case-1 --step {agent}:pays --from {agent}", "is no export of a journal"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), NO_REPLAYS)
 def test_a_replay_that_cannot_be_is_refused(served: Desk, agent: Path, words: str, said: str) -> None:
     record(agent, "notes_a_length")
     result = run("journal", "replay", *words.format(agent=agent).split())

@@ -51,14 +51,14 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
     assert "Nothing of this transaction remains in effect" in lapsed.said
 
 
-@pytest.mark.parametrize(
-    ("make", "of_void", "first"),
-    [
-        (refund_tool, NO_LONGER, "fired"),
-        (charge_tools, NO_LONGER, "compensation_failed"),
-        (charge_tools, Verdict.REVIEW, "compensating"),
-    ],
-)
+PARTLY = [
+    (refund_tool, NO_LONGER, "fired"),
+    (charge_tools, NO_LONGER, "compensation_failed"),
+    (charge_tools, Verdict.REVIEW, "compensating"),
+]
+
+
+@pytest.mark.parametrize(("make", "of_void", "first"), PARTLY)
 def test_or_names_remaining_effects_and_reviewers(desk: Desk, make, of_void, first: str) -> None:
     act, waits = make(desk), first == "compensating"
     no_more(desk, of_void)

@@ -76,9 +76,10 @@ def test_errors_with_secrets_are_neither_logged_nor_answered(
     assert reply.startswith("not done") and reply.endswith(f": {raises.__name__}")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "reply"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
-)
+VERDICTS = [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
+
+
+@pytest.mark.parametrize(("verdict", "reply"), VERDICTS)
 def test_a_live_tool_that_may_not_run_undoes_it(
     desk: Desk, refund, notes, talk: Talk, verdict, reply: str
 ) -> None:
@@ -123,14 +124,14 @@ def test_a_failed_step_without_effects_is_answered(error: Exception, desk: Desk,
     assert answer.text == f"not done: {error}" and not answer.done
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.JournalError("the disk is full"),
-        errors.ServiceUnavailable("POST /v1", "away"),
-        errors.ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
-    ],
-)
+RAISED = [
+    errors.JournalError("the disk is full"),
+    errors.ServiceUnavailable("POST /v1", "away"),
+    errors.ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
+]
+
+
+@pytest.mark.parametrize("error", RAISED)
 def test_what_the_model_cannot_fix_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
     with pytest.raises(type(error)):
         talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])

@@ -125,11 +125,10 @@ def test_a_missing_trigger_and_a_strange_one_are_named(journal: Path) -> None:
     assert "'quiet' is not this SDK's" in reported[1]
 
 
-@pytest.mark.parametrize(
-    ("keep", "says"),
-    [(0.0, "no journal"), (0.5, "malformed"), (0.0001, "not a database")],
-    ids=["nothing is left", "half is left", "a piece is left"],
-)
+KEPT = [(0.0, "no journal"), (0.5, "malformed"), (0.0001, "not a database")]
+
+
+@pytest.mark.parametrize(("keep", "says"), KEPT, ids=["nothing is left", "half is left", "a piece is left"])
 def test_a_truncated_file_is_named(journal: Path, keep: float, says: str) -> None:
     raw = journal.read_bytes()
     journal.write_bytes(raw[: int(len(raw) * keep)])
@@ -176,18 +175,18 @@ def test_a_line_holds_no_agent_text(desk: Desk) -> None:
     assert b'"refund"' in bodies
 
 
-@pytest.mark.parametrize(
-    ("edit", "kind", "says"),
-    [
-        ("UPDATE budgets SET most = 999999 WHERE name = 'support/day'", Damage.ROW_CHANGED, "most is 999999"),
-        ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line states 80"),
-        ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line states 100"),
-        ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "states 'unknown'"),
-        ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "states 80"),
-        ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is missing"),
-        ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line states"),
-    ],
-)  # fmt: skip
+SPENT = [
+    ("UPDATE budgets SET most = 999999 WHERE name = 'support/day'", Damage.ROW_CHANGED, "most is 999999"),
+    ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line states 80"),
+    ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line states 100"),
+    ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "states 'unknown'"),
+    ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "states 80"),
+    ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is missing"),
+    ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line states"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "kind", "says"), SPENT)
 def test_what_was_spent_is_bound_as_well(journal: Path, edit: str, kind: Damage, says: str) -> None:
     """W13 and scenario 62 together: a budget raised behind the SDK's back is detected."""
     (found,) = verify(edited(journal, edit)).findings

@@ -313,7 +313,7 @@ UNTOUCHED = {
     "UPDATE chain SET kind = 'x'": "a line of the chain is never changed",
     "DELETE FROM chain": "a line of the chain is never deleted",
     "TRUNCATE chain": "a line of the chain is never deleted",
-    FORGED: "the chain of this transaction was changed, `countersign journal verify` tells where",
+    FORGED: "the chain of this transaction was changed",
 }
 
 

@@ -126,11 +126,10 @@ class Raced(sqlite3.Connection):
         return super().execute(sql, *parameters)
 
 
-@pytest.mark.parametrize(
-    ("codes", "opens"),
-    [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.SQLITE_IOERR], False)],
-    ids=["busy", "broken"],
-)
+CODES = [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.SQLITE_IOERR], False)]
+
+
+@pytest.mark.parametrize(("codes", "opens"), CODES, ids=["busy", "broken"])
 def test_a_new_journal_waits_for_a_concurrent_open(
     tmp_path, monkeypatch, codes: list[int], opens: bool
 ) -> None:
