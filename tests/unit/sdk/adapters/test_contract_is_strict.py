@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from countersign.adapters.contract_suite import AdapterContract
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.files_session import FilesSession
 from countersign.adapters.protocol import EffectContext, _ActiveEffect
@@ -146,9 +145,7 @@ BROKEN = [(FilesContract, *one) for one in FAULTS] + [(SQLiteContract, *one) for
 
 
 @pytest.mark.parametrize(("contract", "fault", "rule"), BROKEN)
-def test_a_broken_adapter_fails_the_suite(
-    tmp_path, monkeypatch, contract: type[AdapterContract], fault: Fault, rule: str
-) -> None:
+def test_a_broken_adapter_fails_the_suite(tmp_path, monkeypatch, contract, fault: Fault, rule: str) -> None:
     for folder in ("sound", "broken"):
         (tmp_path / folder).mkdir()
     getattr(contract(), f"test_{rule}")(tmp_path / "sound")

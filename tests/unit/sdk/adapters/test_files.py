@@ -82,9 +82,7 @@ ACTS = {
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_a_path_that_is_no_file_below_the_root_is_refused(
-    files: FilesAdapter, root: Path, path: str, act
-) -> None:
+def test_a_path_outside_the_root_is_refused(files: FilesAdapter, root: Path, path: str, act) -> None:
     (root / "link").symlink_to(root.parent)
     (root / "file_link").symlink_to(root.parent / "secret")
     (root / "dangling").symlink_to(root.parent / "made_by_following")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import SessionLost, SQLiteAdapter, tool
+from countersign import SessionLost, tool
 from tests.fakes.desk import Desk
 from tests.fakes.running import run
 from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, balances, credit, write_blob
@@ -211,7 +211,7 @@ def test_an_outer_effect_stays_guarded_and_watched_after_an_inner_one(bank: Bank
 @pytest.mark.parametrize("error", [ZeroDivisionError, SessionLost])
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_block_raises_a_loss_it_swallowed(
-    desk: Desk, refund, path: Path, adapter: SQLiteAdapter, error, dry_run: bool
+    desk: Desk, refund, path: Path, adapter, error, dry_run: bool
 ) -> None:
     @tool("book", lane="live", adapter=adapter, registry=desk.registry)
     def book(order: str, account: str = "a") -> None:

@@ -71,7 +71,7 @@ EXACTLY = {
 
 
 @pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
-def test_changed_values_that_equal_are_reported(
+def test_changes_that_compare_equal_are_reported(
     sqlite: Database, column: str, before: str, after: str
 ) -> None:
     made = "CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)"

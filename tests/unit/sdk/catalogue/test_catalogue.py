@@ -10,14 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ToolRegistry, tool
-from countersign.catalogue import (
-    Entry,
-    Instead,
-    catalogue,
-    search_entries,
-    uncompensated_acts,
-    with_compensations,
-)
+from countersign.catalogue import Instead, catalogue, search_entries, uncompensated_acts, with_compensations
 from countersign.cli.app import app
 from countersign.contract import load_manifest, manifest_file
 from countersign.contract.manifest import Lane
@@ -51,7 +44,7 @@ def test_every_file_is_an_entry_under_its_own_name_and_laid_out_as_an_export_is(
 
 
 @pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
-def test_each_entry_is_whole(one: Entry) -> None:
+def test_each_entry_is_whole(one) -> None:
     manifest, groups = one.manifest, one.manifest.groups
     compensated = manifest.compensation is not None
     assert [compensated, manifest.lane is Lane.LIVE, one.uncompensated is not None].count(True) == 1
@@ -198,7 +191,7 @@ def test_what_cannot_be_is_refused(terminal, tmp_path, words: str, said: str) ->
 
 
 @pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
-def test_the_function_it_names_fits_the_manifest(terminal, one: Entry) -> None:
+def test_the_function_it_names_fits_the_manifest(terminal, one) -> None:
     (line,) = re.findall(r"the function to write: (.*)", terminal("take", one.tool).stderr)
     head, _, definition = line.partition(" def ")
     if one.manifest.lane is Lane.LIVE:

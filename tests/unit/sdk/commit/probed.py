@@ -21,9 +21,7 @@ class Payment:
     pay: Callable[[str, int], Placeholder[dict[str, int]]]
 
 
-def payment(
-    desk: Desk, answer, error: BaseException | None = None, *, acts: bool = True, **options
-) -> Payment:
+def payment(desk: Desk, answer, error=None, *, acts: bool = True, **options) -> Payment:
     """A tool that acts and raises, and its probe; `answer` is what that answers, or a function that does."""
     asked = []
 

@@ -5,19 +5,8 @@ import asyncio
 import httpx2
 import pytest
 
-from countersign import (
-    DidNotHappen,
-    Happened,
-    RestApi,
-    Unsure,
-    current_effect,
-    errors,
-    probe,
-    replay,
-    resume,
-    resume_async,
-    run_transaction,
-)
+import countersign
+from countersign import DidNotHappen, Happened, Unsure, current_effect, errors, probe, resume
 from countersign.concurrency import run_sync
 from countersign.contract import EffectState
 from countersign.recovery.recovery import resume_one
@@ -29,7 +18,7 @@ from tests.unit.sdk.transactions.looks import TXN
 
 def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk, refund) -> None:
     unreachable = httpx2.MockTransport(lambda _: pytest.fail("it was sent"))
-    bank = RestApi("https://bank.example", transport=unreachable)
+    bank = countersign.RestApi("https://bank.example", transport=unreachable)
 
     def begins() -> None:
         desk.run((refund, "o-9", 1), key="inside")
@@ -37,7 +26,7 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk, refund)
     acting = {
         "it raised OutsideTransaction": lambda: refund("o-9", 1),
         "begins a transaction": begins,
-        "the probe of pay begins": lambda: run_transaction(begins, key="x", runtime=desk.runtime),
+        "the probe of pay begins": lambda: countersign.run_transaction(begins, key="x", runtime=desk.runtime),
         "resumes transactions": lambda: resume(desk.runtime),
         "sends POST /payments": lambda: bank.post("/payments", json={}),
     }
@@ -57,7 +46,7 @@ async def test_a_probe_inside_a_transaction_stages_nothing_into_it(desk: Desk, r
         await run_async(desk, (lost_mail(desk, mailed), "o-1"))
     answers.append(lambda: refund("o-9", 1))
     async with desk.step("t-2") as txn:
-        found = await resume_async(desk.runtime)
+        found = await countersign.resume_async(desk.runtime)
         assert "OutsideTransaction" in "".join(one.note for one in found if one.run_key == "t-1")
     assert (txn.effects, desk.done) == ((), [])
 
@@ -92,7 +81,7 @@ def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk, unsure_payment: Paym
 
 
 def test_a_replay_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
-    again = replay("t-1", lambda txn: unsure_payment.pay("o-1", 100), runtime=desk.runtime)
+    again = countersign.replay("t-1", lambda txn: unsure_payment.pay("o-1", 100), runtime=desk.runtime)
     assert (again.outcomes[0].outcome, unsure_payment.asked) == ("unknown", [])
 
 
@@ -123,7 +112,9 @@ def test_run_transaction_waits_for_it(desk: Desk, monkeypatch, wait: int, ends: 
 
     monkeypatch.setattr(desk.service, "wait", look)
     with pytest.raises(errors.EffectFailed if ends == "failed" else errors.OutcomeUnknown):
-        run_transaction(lambda txn: payments.pay("o-1", 100), key="t-1", wait=wait, runtime=desk.runtime)
+        countersign.run_transaction(
+            lambda txn: payments.pay("o-1", 100), key="t-1", wait=wait, runtime=desk.runtime
+        )
     assert (states(desk), bool(slept)) == ({"pay#1": ends}, True)
     assert after <= desk.clock.wall() - began < after + 10
 

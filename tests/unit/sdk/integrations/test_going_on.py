@@ -146,9 +146,7 @@ def test_an_unanswered_failure_is_answered_with_the_same_text(desk: Desk, talk: 
 
 
 @pytest.mark.parametrize(("secret", "staged"), [(False, True), (True, True), (False, False)])
-def test_live_results_are_answered_again(
-    desk: Desk, notes, refund, talk: Talk, secret: bool, staged: bool
-) -> None:
+def test_live_results_are_repeated(desk: Desk, notes, refund, talk: Talk, secret: bool, staged: bool) -> None:
     """As the journal has it: the note about the missing result appears once."""
     shelf = [3]
     live = {"lane": "live", "adapter": notes.adapter}

@@ -14,9 +14,7 @@ ORDER = ("Order", "order_id")
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_a_live_tool_returns_at_once_and_commits_with_its_step(
-    desk: Desk, refund, notes, talk: Talk, denied: bool
-) -> None:
+def test_a_live_tool_commits_with_its_step(desk: Desk, refund, notes, talk: Talk, denied: bool) -> None:
     tools = [refund, notes.note]
     noted, _ = talk.turn([("note", NOTE), ("refund", HUGE if denied else REFUND)], tools).steps[0].answers
     assert (noted.done, len(desk.done)) == (not denied, int(not denied))
@@ -33,9 +31,7 @@ def test_a_live_tool_that_raises_undoes_it(desk: Desk, refund, notes, talk: Talk
 
 
 @pytest.mark.parametrize("secret", [False, True])
-def test_a_rollback_by_the_database_is_answered_as_a_refusal(
-    desk: Desk, notes, talk: Talk, secret: bool
-) -> None:
+def test_a_rollback_is_answered_as_a_refusal(desk: Desk, notes, talk: Talk, secret: bool) -> None:
     """Its message would else stay unanswered, and its conversation could never go on."""
     database = notes.adapter
     names = ["text"] if secret else []
@@ -56,9 +52,7 @@ def test_a_rollback_by_the_database_is_answered_as_a_refusal(
 
 @pytest.mark.parametrize("raises", [ValueError, errors.NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
-def test_errors_with_secrets_are_neither_logged_nor_answered(
-    desk: Desk, notes, talk: Talk, caplog, by: str, raises
-) -> None:
+def test_errors_with_secrets_stay_hidden(desk: Desk, notes, talk: Talk, caplog, by: str, raises) -> None:
     database = notes.adapter
     names = ["pin"] if by == "the code" else []
 
@@ -80,7 +74,7 @@ VERDICTS = [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
 
 
 @pytest.mark.parametrize(("verdict", "reply"), VERDICTS)
-def test_a_live_tool_that_may_not_run_undoes_it(
+def test_a_live_tool_that_may_not_run_undoes_all(
     desk: Desk, refund, notes, talk: Talk, verdict, reply: str
 ) -> None:
     database = notes.adapter
@@ -148,9 +142,7 @@ def test_serialize_waits_until_the_resource_is_free(desk: Desk, notes, talk: Tal
     assert notes.written() == [("o-4", "late")]
 
 
-def test_an_unkept_conversation_that_calls_otherwise_is_refused(
-    desk: Desk, refund, notes, talk: Talk
-) -> None:
+def test_an_unkept_conversation_with_other_calls_is_refused(desk: Desk, refund, notes, talk: Talk) -> None:
     talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, notes.note])
     with pytest.raises(errors.AlreadyRedeemed, match="other live work was committed"):
         talk.turn([("note", NOTE), ("refund", REFUND)], [refund, notes.note])

@@ -256,7 +256,7 @@ PASSED = {
 
 
 @pytest.mark.parametrize(("before", "again", "done", "says"), PASSED.values(), ids=PASSED)
-def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(
+def test_a_turn_does_not_repeat_a_later_one(
     before, again, done, says: str, desk: Desk, refund, talk: Talk
 ) -> None:
     desk.service.policy = lambda *_: Verdict.RELEASE

@@ -226,9 +226,7 @@ def test_a_living_owner_keeps_its_lease_however_long_it_thinks(journal: Journal,
     assert journal.leases.acquire(TXN) == lease.holder
 
 
-def test_a_lease_is_held_as_soon_as_another_thread_can_read_it(
-    journal: Journal, place, clock: TickingClock
-) -> None:
+def test_a_lease_is_held_as_soon_as_it_can_be_read(journal: Journal, place, clock: TickingClock) -> None:
     other, seen, commit = Journal(place, clock=clock), [], journal.database._commit
     journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
     with pytest.MonkeyPatch.context() as patch:

@@ -130,9 +130,7 @@ CODES = [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.
 
 
 @pytest.mark.parametrize(("codes", "opens"), CODES, ids=["busy", "broken"])
-def test_a_new_journal_waits_for_a_concurrent_open(
-    tmp_path, monkeypatch, codes: list[int], opens: bool
-) -> None:
+def test_a_new_journal_waits_for_another_open(tmp_path, monkeypatch, codes: list[int], opens: bool) -> None:
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Raced))
     monkeypatch.setattr(Raced, "codes", codes)
     journal = Journal(tmp_path / "journal.db")
