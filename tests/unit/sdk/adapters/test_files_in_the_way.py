@@ -85,8 +85,7 @@ def seen(path: Path) -> str:
 def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change) -> None:
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     change(root / "a")
-    theirs = seen(root / "a")
-    recover = FilesAdapter(root).recover
+    theirs, recover = seen(root / "a"), FilesAdapter(root).recover
     # A second call does not report it as undone either.
     for undo in (session.undo, session.undo, lambda: recover("t-1", None), lambda: recover("t-1", "a-1")):
         with pytest.raises(JournalError, match="was not undone completely"):

@@ -145,12 +145,3 @@ def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
     result = said(desk, "show", "t-1", "--json")
     assert_reported(result, "note of the changes")
     assert [call["state"] for call in json.loads(result.stdout)[0]["effects"]] == ["review"]
-
-
-def test_an_intact_journal_reports_no_damage(desk: Desk) -> None:
-    desk.run((refund_tool(desk), "o-1", 100))
-    for args in (["list"], ["filter"], ["show", "t-1"], ["export"]):
-        result = said(desk, *args)
-        assert (result.exit_code, result.stderr, "damaged" in result.stdout) == (0, "", False)
-    assert "damaged" not in json.loads(said(desk, "export").stdout)
-    assert "unreadable" not in json.loads(said(desk, "show", "t-1", "--json").stdout)[0]

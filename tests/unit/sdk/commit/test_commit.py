@@ -222,8 +222,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("args", UNFIT.values(), ids=UNFIT)
 def test_what_does_not_fit_is_left_open(desk: Desk, args, caplog) -> None:
-    seen = []
-    view = proposing(args, LESS)
+    seen, view = [], proposing(args, LESS)
     assert answers(desk, view, lambda one: seen.append(one) or True) == ("the new revision", ["prop_1"])
     assert [one.proposal_id for one in seen] == ["prop_1"]
     assert "proposal prop_0 is not accepted" in caplog.text

@@ -141,8 +141,7 @@ def test_what_is_known_is_on_the_disk_before_a_probe_is_called(desk: Desk, refun
 
 
 def test_ctrl_c_in_a_probe_loses_nothing_that_is_known(desk: Desk) -> None:
-    interrupts = [KeyboardInterrupt()]
-    refused = refusing_tool(desk, name="refuse")
+    interrupts, refused = [KeyboardInterrupt()], refusing_tool(desk, name="refuse")
     lost = failing_tool(desk, ConnectionError("lost"), "pay", probe="find_pay")
 
     @probe("find_pay", registry=desk.registry)

@@ -72,8 +72,7 @@ def test_or_names_remaining_effects_and_reviewers(desk: Desk, make, of_void, fir
 
 
 def test_a_renewal_refused_before_anything_fired_leaves_nothing_and_says_so(desk: Desk) -> None:
-    charge = charge_tools(desk, recheck=True)
-    renew = desk.service.renew
+    charge, renew = charge_tools(desk, recheck=True), desk.service.renew
 
     def refuse(attempt: str, effect_ids: list[str], kid: str) -> object:
         desk.service.policy = lambda *_: NO_LONGER

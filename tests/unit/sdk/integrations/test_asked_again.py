@@ -245,8 +245,7 @@ def test_going_back_does_nothing_twice(equal_answers: bool, equal_ids: bool, des
 def test_the_same_list_is_always_the_same_turn(desk: Desk) -> None:
     """Also when an earlier turn, which was denied then, has called since what the list begins with."""
     with program(desk, equal_ids=True, equal_answers=True) as one:
-        policy = desk.service.policy
-        first = talk(one, [ASK], "c-9").messages
+        policy, first = desk.service.policy, talk(one, [ASK], "c-9").messages
         desk.service.policy = lambda *_: Verdict.DENY
         second = talk(one, [*first, MORE], "c-8").messages
         desk.service.policy = policy

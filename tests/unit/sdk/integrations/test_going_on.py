@@ -67,8 +67,7 @@ def test_wait_is_how_long_a_step_waits_in_place(desk: Desk, refund, talk: Talk) 
 
 
 def test_on_message_gets_each_new_message(desk: Desk, talk: Talk) -> None:
-    heard = []
-    notify = failing_tool(desk, TimeoutError("no answer"))
+    heard, notify = [], failing_tool(desk, TimeoutError("no answer"))
     with pytest.raises(OutcomeUnknown):
         talk.run([talk.calls(FAILING)], [notify], on_message=heard.append)
     # with that message the run goes on once a person has settled it
@@ -148,8 +147,7 @@ def test_an_unanswered_failure_is_answered_with_the_same_text(desk: Desk, talk: 
 @pytest.mark.parametrize(("secret", "staged"), [(False, True), (True, True), (False, False)])
 def test_live_results_are_repeated(desk: Desk, notes, refund, talk: Talk, secret: bool, staged: bool) -> None:
     """As the journal has it: the note about the missing result appears once."""
-    shelf = [3]
-    live = {"lane": "live", "adapter": notes.adapter}
+    shelf, live = [3], {"lane": "live", "adapter": notes.adapter}
 
     @tool("take", resource=("Order", "order_id"), secret=["pin"] * secret, registry=desk.registry, **live)
     def take(order_id: str, pin: str) -> dict[str, int]:

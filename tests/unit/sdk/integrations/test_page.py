@@ -56,8 +56,7 @@ def test_the_file_goes_on_anywhere(desk: Desk, tmp_path, monkeypatch) -> None:
     names = {"refund": refund_tool(desk), "openai": openai, "json": json, "Path": Path}
     names["run_openai"] = run_openai
     calls = [("refund", {"order_id": order, "amount_cents": 1200}) for order in ("o-4", "o-5")]
-    script = [openai_calls(*calls), openai_says("Done.")]
-    kept = Path("case-85.jsonl")
+    script, kept = [openai_calls(*calls), openai_says("Done.")], Path("case-85.jsonl")
     kept.write_text(json.dumps(ASK[0]) + "\n")
     with vendor(*script) as one:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")

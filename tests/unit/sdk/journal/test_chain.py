@@ -51,8 +51,7 @@ def id_of(journal: Path, run_key: str) -> str:
 
 
 def test_what_the_sdk_wrote_is_sound_and_looking_changes_nothing(journal: Path) -> None:
-    before = journal.read_bytes()
-    found = verify(journal)
+    before, found = journal.read_bytes(), verify(journal)
     assert (found.findings, found.sound, journal.read_bytes()) == ((), True, before)
     assert {one.key for one in found.chains} >= {"fired", "taken back", "denied", "parked", "unknown"}
     assert all(one.lines and one.head for one in found.chains)

@@ -73,8 +73,7 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
 
 
 def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch) -> None:
-    pay = paid(desk)
-    place = desk.runtime.settings.journal_path
+    pay, place = paid(desk), desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
     with pytest.raises(JournalSealed):
