@@ -19,17 +19,13 @@ SELECT = "SELECT value FROM rows WHERE key = %s"
 
 
 class Rows(ContractResource):
-    """A table of keys and values. A transaction holds a lock, so others cannot write meanwhile."""
+    """A table of keys and values. A transaction holds a lock, so others cannot write meanwhile.
+
+    A subclass has `execute` for a statement in the session and `execute_outside` for one of somebody else; both answer
+    the first row.
+    """
 
     reports_changes = True
-
-    def execute(self, adapter, statement: str, *params: str):
-        """Run it in the session, and answer the first row of a query."""
-        raise NotImplementedError
-
-    def execute_outside(self, statement: str, *params: str):
-        """The same, as somebody else."""
-        raise NotImplementedError
 
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
         self.execute(adapter, UPSERT, key, value)

@@ -1,9 +1,9 @@
 """A payment whose other side can be asked, for tests of probes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 
-from countersign import Placeholder, Unsure, current_effect, probe
+from countersign import Unsure, current_effect, probe
 from countersign.concurrency import SyncExecutor
 from tests.fakes.desk import Desk, charge_undone_by_void
 from tests.fakes.running import order_tool, refusing_tool
@@ -11,17 +11,7 @@ from tests.fakes.running import order_tool, refusing_tool
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 
 
-@dataclass
-class Payment:
-    """A payment whose outcome its probe may know."""
-
-    desk: Desk
-    answer: Callable
-    asked: list
-    pay: Callable[[str, int], Placeholder[dict[str, int]]]
-
-
-def payment(desk: Desk, answer, error=None, *, acts: bool = True, **options) -> Payment:
+def payment(desk: Desk, answer, error=None, *, acts: bool = True, **options):
     """A tool that acts and raises, and its probe; `answer` is what that answers, or a function that does."""
     asked = []
 
@@ -31,7 +21,7 @@ def payment(desk: Desk, answer, error=None, *, acts: bool = True, **options) -> 
             desk.act("pay", order_id, cents)
         raise error or ConnectionError("lost")
 
-    found = Payment(desk, answer if callable(answer) else lambda: answer, asked, pay)
+    found = SimpleNamespace(pay=pay, asked=asked, answer=answer if callable(answer) else lambda: answer)
 
     @probe("find_pay", registry=desk.registry)
     def find_pay(cents: int, order_id: str):

@@ -46,7 +46,6 @@ def test_review_without_live_effects_parks_and_says_where_people_answer(desk: De
     pending = reviewed(desk, (refund, "o-1", LARGE))
     assert (pending.error.parked, desk.done, pending.txn.state) == (True, [], "review")
     assert pending.error.reviews[0].asks == (ApprovalRequirement(("finance",), 1),)
-    assert "/reviews/" in pending.said
     (row,), (held,) = effect_rows(desk), desk.service.latest(pending.error.txn).held
     assert row.frozen().digest == held.effect.digest
     assert row.args == canonicalize({"order_id": "o-1", "amount_cents": LARGE})

@@ -33,7 +33,6 @@ def test_what_fired_is_compensated_newest_first_after_a_known_failure(desk: Desk
     assert len(set(desk.keys)) == 6, "each compensation has a call key of its own"
     assert [*states(desk).values()] == ["compensated", "compensated", "compensated", "failed"]
     assert service_states(desk, txn.txn) == [*states(desk).values()]
-    assert "Nothing of this transaction remains in effect" in str(failed.value)
     assert (type(failed.value.__cause__), txn.state) == (errors.NotDone, "settled")
 
 
@@ -90,7 +89,6 @@ def test_not_done_after_a_lost_answer_is_still_unknown(desk: Desk) -> None:
     for _ in range(2):
         unknown = fails(desk, errors.OutcomeUnknown, (upsert, "o-1"))
         assert f"whether upsert#1 happened ({both})" in unknown.said
-        assert "For its author" not in unknown.said, "NotDone ends the tries"
         assert (states(desk), running.errors(desk)) == ({"upsert#1": "unknown"}, {"upsert": both})
     assert len(desk.done) == 2
 
@@ -114,7 +112,6 @@ def test_a_try_that_was_cut_off_stays_in_doubt(desk: Desk, error, declared) -> N
     (found,) = resume(desk.runtime)
     assert states(desk) == {"upsert#1": "unknown"}
     assert "refused; an earlier try was cut off, and may have happened" in found.note
-    assert "For its author" not in found.note
 
 
 # --------------------------------------------------------------------------------- taking back what has fired
@@ -247,7 +244,6 @@ def test_text_that_may_quote_a_secret_is_hidden(desk: Desk, caplog, secret, repo
     record = desk.runtime.journal.transactions.find("t-1")[0]
     texts = [failed.said, record.note, running.errors(desk)["charge"], caplog.text]
     assert ["4111" in (one or "") for one in texts] == [reported] * 4
-    assert "charge#1 was not compensated: " in failed.said
 
 
 def test_the_reason_for_a_pending_compensation_is_reported(desk: Desk, charge, monkeypatch) -> None:
@@ -259,7 +255,6 @@ def test_the_reason_for_a_pending_compensation_is_reported(desk: Desk, charge, m
         failed = undone(desk, (charge, "o-1", 100))
     assert "not compensated: the policy service did not" in failed.said
     assert failed.error.outcomes["charge#1"] == "fired"
-    assert "`countersign resume --tools MODULE` compensates what it can" in failed.said
     resume(desk.runtime)
     assert acts(desk) == ["charge", "void"]
 

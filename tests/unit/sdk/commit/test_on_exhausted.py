@@ -114,7 +114,6 @@ def test_a_failed_compensation_counts_as_failed_despite_its_manifest(desk: Desk)
     charge, pay = charge_undone_by_void(desk), refusing_tool(desk, "no money", "pay")
     failed = fails(desk, errors.EffectFailed, (charge, "o-1"), (pay, "o-1"))
     assert states(desk) == {"charge#1": "compensation_failed", "pay#2": "failed"}
-    assert "Still in effect and not undone: charge#1" in failed.said
     assert failed.txn.state == "unsettled"
 
 

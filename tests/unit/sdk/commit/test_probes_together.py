@@ -12,7 +12,7 @@ from countersign.contract import EffectState
 from countersign.recovery.recovery import resume_one
 from tests.fakes.desk import Desk, failing_tool, service_states, states
 from tests.fakes.running import fails, order_tool, run, run_async
-from tests.unit.sdk.commit.probed import Payment, payment, sleeping, unsure
+from tests.unit.sdk.commit.probed import payment, sleeping, unsure
 from tests.unit.sdk.transactions.looks import TXN
 
 
@@ -64,7 +64,7 @@ def test_of_several_the_probe_settles_its_own(desk: Desk) -> None:
 
 
 @pytest.fixture
-def unsure_payment(desk: Desk) -> Payment:
+def unsure_payment(desk: Desk):
     """A payment in doubt, whose probe did not know."""
     payments = payment(desk, Unsure())
     fails(desk, errors.OutcomeUnknown, (payments.pay, "o-1", 100))
@@ -73,19 +73,19 @@ def unsure_payment(desk: Desk) -> Payment:
     return payments
 
 
-def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
+def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk, unsure_payment) -> None:
     engine = desk.runtime.engine(desk.runtime.sync_executor(), lambda: True)
     found = run_sync(resume_one(engine, TXN))
     assert (found.waiting, unsure_payment.asked) == (True, [])
     assert states(desk) == {"pay#1": "unknown"}
 
 
-def test_a_replay_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
+def test_a_replay_asks_no_probe(desk: Desk, unsure_payment) -> None:
     again = countersign.replay("t-1", lambda txn: unsure_payment.pay("o-1", 100), runtime=desk.runtime)
     assert (again.outcomes[0].outcome, unsure_payment.asked) == ("unknown", [])
 
 
-def test_a_settled_outcome_is_kept_without_a_probe(desk: Desk, unsure_payment: Payment) -> None:
+def test_a_settled_outcome_is_kept_without_a_probe(desk: Desk, unsure_payment) -> None:
     desk.service.settle(TXN, desk.service.latest(TXN).held[0].effect.effect_id, EffectState.FAILED)
     assert [one.after for one in resume(desk.runtime)] == ["ended"]
     assert (states(desk), unsure_payment.asked) == ({"pay#1": "failed"}, [])

@@ -48,7 +48,6 @@ def test_done_work_is_answered_as_done_again(desk: Desk, refund, talk: Talk) -> 
     booked, refunded, equal = answers_after(talk, tools, kept)
     assert (booked.done, refunded.done, equal.done) == (True, True, True)
     assert (booked.text, refunded.text) == ("booked", '{"refund_id":"r-o-4-1200"}')
-    assert equal.text.startswith("done once, as the equal call before it")
     assert (len(desk.done), noted(desk)) == (1, 1)
 
 
