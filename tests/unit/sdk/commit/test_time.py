@@ -185,7 +185,7 @@ def test_what_an_earlier_try_left_in_doubt_stays_so_when_there_is_no_time_for_an
     notify = failing_tool(here, ConnectionError("no answer"), changes={"idempotent": True})
     no_renewal(here)
     with paused_process(here, 0.0, LONG):
-        unknown = fails(here, errors.OutcomeUnknown, (notify, "o-1"), match="ConnectionError: no answer")
+        fails(here, errors.OutcomeUnknown, (notify, "o-1"), match="ConnectionError: no answer")
     assert here.done == [("notify", "o-1")]
 
 
