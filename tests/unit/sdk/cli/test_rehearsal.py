@@ -169,12 +169,11 @@ def test_what_is_no_step_is_refused_with_what_to_write(agent: Path, target: str,
 
 
 def test_an_exception_in_a_step_is_one_line_and_no_denial(served: Desk, agent: Path) -> None:
-    body = "def step(txn):\n    vault = 'tok_SECRET'\n    raise ValueError('no vault')\n"
-    (agent.parent / "raising.py").write_text(body)
-    result = run("plan", f"{agent.parent}/raising.py:step")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "the step raised ValueError: no vault" in result.stderr
-    assert "raising.py:3" in result.stderr and "tok_SECRET" not in result.stderr
+    raising = agent.with_name("raising.py")
+    raising.write_text("def step(txn):\n    vault = 'tok_SECRET'\n    raise ValueError('no vault')\n")
+    result = plan(raising, "step")
+    assert (result.exit_code, result.stdout, "tok_SECRET" in result.stderr) == (2, "", False)
+    assert "the step raised ValueError: no vault" in result.stderr and "raising.py:3" in result.stderr
 
 
 def record(agent: Path, step: str, key: str = "case-1") -> None:
@@ -183,34 +182,34 @@ def record(agent: Path, step: str, key: str = "case-1") -> None:
         run_transaction(load_step(f"{agent}:{step}"), key=key, runtime=runtime)
 
 
+def replayed(agent: Path, step: str, *args: str) -> Result:
+    return run("journal", "replay", "case-1", "--step", f"{agent}:{step}", *args)
+
+
 def test_a_replay_ends_with_zero_where_the_step_does_what_was_recorded(served: Desk, agent: Path) -> None:
     record(agent, "pays")
-    command = ("journal", "replay", "case-1", "--step", f"{agent}:pays")
     out = agent.parent / "export.json"
     assert run("journal", "export", "--out", str(out)).exit_code == 0
     journal = ("--journal", str(served.runtime.settings.journal_path))
     for more in ((), ("--mode", "reconstruct"), journal, ("--from", str(out))):
-        shown, as_json = run(*command, *more), run(*command, *more, "--json")
-        assert (shown.exit_code, as_json.exit_code) == (0, 0), shown.output
-        assert "same; nothing fired" in shown.stdout
+        shown, as_json = replayed(agent, "pays", *more), replayed(agent, "pays", *more, "--json")
+        assert (shown.exit_code, as_json.exit_code, "same; nothing fired" in shown.stdout) == (0, 0, True)
         found = json.loads(as_json.stdout)
         assert (found["format"], found["status"]) == ("countersign/replay/v1", "same")
         (one,) = found["outcomes"]
         assert (one["tool"], one["outcome"], one["result"]) == ("rehearsed_pay", "fired", '"n-o-1"')
     out.write_text(out.read_text().replace("n-o-1", "n-o-2"))
-    refused = run(*command, "--from", str(out))
+    refused = replayed(agent, "pays", "--from", str(out))
     assert (refused.exit_code, refused.stdout) == (1, "") and "digest differs" in refused.stderr
     assert (agent.parent / "paid.txt").read_text() == "o-1 100\n"
 
 
 def test_a_replay_that_differs_exits_1_with_the_location(served: Desk, agent: Path) -> None:
     record(agent, "pays")
-    command = ("journal", "replay", "case-1", "--step", f"{agent}:pays_more")
-    shown, as_json = run(*command), run(*command, "--json")
-    assert (shown.exit_code, as_json.exit_code) == (1, 1)
+    shown, as_json = replayed(agent, "pays_more"), replayed(agent, "pays_more", "--json")
     said = "staged call 1 of rehearsed_pay: amount_cents was 100 and is 200"
-    assert f"differs: {said}" in shown.stdout
     assert [one["text"] for one in json.loads(as_json.stdout)["divergences"]] == [said]
+    assert (shown.exit_code, as_json.exit_code, f"differs: {said}" in shown.stdout) == (1, 1, True)
 
 
 NO_REPLAYS = [

@@ -29,10 +29,9 @@ def test_the_programs_of_the_page_run(desk: Desk, refund, monkeypatch, capsys) -
     call = ("refund", REFUND)
     script = [openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")]
     with vendor(*script) as both:
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        monkeypatch.setenv("OPENAI_BASE_URL", f"{both.url}/v1")
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", both.url)
+        for name in ("OPENAI", "ANTHROPIC"):
+            monkeypatch.setenv(f"{name}_API_KEY", "none")
+            monkeypatch.setenv(f"{name}_BASE_URL", both.url + "/v1" * (name == "OPENAI"))
         run(OPENAI, desk, refund=refund)
         run(ANTHROPIC, desk, refund=refund)
     assert (capsys.readouterr().out, len(desk.done)) == ("Done.\nDone.\n", 2)

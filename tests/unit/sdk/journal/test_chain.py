@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,8 @@ def edited(journal: Path, *statements: str) -> Path:
 
 
 def id_of(journal: Path, run_key: str) -> str:
-    db = sqlite3.connect(journal)
-    (found,) = db.execute("SELECT txn FROM transactions WHERE run_key = ?", (run_key,)).fetchone()
-    db.close()
+    with closing(sqlite3.connect(journal)) as db:
+        (found,) = db.execute("SELECT txn FROM transactions WHERE run_key = ?", (run_key,)).fetchone()
     return str(found)
 
 
@@ -97,11 +97,9 @@ def test_each_damage_is_named_with_its_transaction(journal: Path, what: str) -> 
     of = id_of(journal, "parked" if "transaction was deleted" in what else "fired")
     found = verify(edited(journal, *statements))
     named = [one for one in found.findings if one.damage is damage and one.txn == of]
-    assert named, found.findings
-    assert all(one.line or damage is Damage.ROW_UNKNOWN for one in named)
+    assert named and all(one.line or damage is Damage.ROW_UNKNOWN for one in named), found.findings
     assert {one.txn for one in found.findings} <= {of, None}
-    alone = verify(journal, of)
-    assert damage in {one.damage for one in alone.findings}
+    assert damage in {one.damage for one in verify(journal, of).findings}
 
 
 def test_a_transaction_that_is_gone_with_all_its_lines_leaves_a_gap(journal: Path) -> None:
@@ -114,14 +112,12 @@ def test_a_transaction_that_is_gone_with_all_its_lines_leaves_a_gap(journal: Pat
 
 
 def test_a_missing_trigger_and_a_strange_one_are_named(journal: Path) -> None:
-    db = sqlite3.connect(journal)
-    db.execute("DROP TRIGGER chain_is_not_cut")
-    db.execute("CREATE TRIGGER quiet AFTER INSERT ON outbox BEGIN DELETE FROM outbox WHERE id = NEW.id; END")
-    db.close()
-    reported = [one.what for one in verify(journal).findings]
-    assert len(reported) == 2
-    assert "'chain_is_not_cut' is missing" in reported[0]
-    assert "'quiet' is not this SDK's" in reported[1]
+    body = "BEGIN DELETE FROM outbox WHERE id = NEW.id; END"
+    with closing(sqlite3.connect(journal)) as db:
+        db.execute("DROP TRIGGER chain_is_not_cut")
+        db.execute(f"CREATE TRIGGER quiet AFTER INSERT ON outbox {body}")
+    missing, strange = (one.what for one in verify(journal).findings)
+    assert "'chain_is_not_cut' is missing" in missing and "'quiet' is not this SDK's" in strange
 
 
 KEPT = [(0.0, "no journal"), (0.5, "malformed"), (0.0001, "not a database")]
@@ -144,10 +140,9 @@ def test_a_missing_file_is_a_mistake_and_no_damage(tmp_path) -> None:
 
 @pytest.mark.parametrize("statement", ["UPDATE chain SET kind = 'x'", "DELETE FROM chain"])
 def test_lines_are_neither_changed_nor_deleted(journal: Path, statement: str) -> None:
-    db = sqlite3.connect(journal)
-    with pytest.raises(sqlite3.IntegrityError, match="line of the chain is never"):
+    refused = pytest.raises(sqlite3.IntegrityError, match="line of the chain is never")
+    with closing(sqlite3.connect(journal)) as db, refused:
         db.execute(statement)
-    db.close()
 
 
 @pytest.mark.tampers
@@ -164,14 +159,12 @@ def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund) -> None:
 
 def test_a_line_holds_no_agent_text(desk: Desk) -> None:
     """Scenario 63: what may be secret is bound by digest. The chain may be shown where the journal may not."""
-    refund = refund_tool(desk, secret=["order_id"])
-    run(desk, (refund, "secret-order", 5), key="secret-key")
-    bodies = b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
+    run(desk, (refund_tool(desk, secret=["order_id"]), "secret-order", 5), key="secret-key")
+    journal = desk.runtime.journal
     hold = BudgetHold("a", "tokens", "run", "", 10, "secret-run", 1)
-    desk.runtime.journal.spending.reserve("c-1", "secret-run", "secret-model", [hold])
-    bodies += b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
-    assert b"llm_reserved" in bodies and b"secret" not in bodies
-    assert b'"refund"' in bodies
+    journal.spending.reserve("c-1", "secret-run", "secret-model", [hold])
+    bodies = b"".join(row["body"] for row in journal.database.rows("SELECT body FROM chain"))
+    assert b"llm_reserved" in bodies and b'"refund"' in bodies and b"secret" not in bodies
 
 
 SPENT = [
