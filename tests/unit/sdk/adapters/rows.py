@@ -1,8 +1,9 @@
 """Databases with orders and lines, and the state diff of a transaction."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -12,8 +13,6 @@ from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.protocol import LiveSession
 
 CALL = LiveCall("act", {}, "e-1")
-
-Say = Callable[..., object]
 
 TABLES = (
     "CREATE TABLE orders (id integer PRIMARY KEY, state text)",
@@ -25,11 +24,16 @@ TABLES = (
 
 
 class Database:
-    """One database, what the transaction says to it, and what everybody else does."""
+    """One database: what a transaction executes, and what everybody else does outside."""
 
-    def __init__(self, outside: Say, adapter: SQLiteAdapter | PostgresAdapter, say: Say) -> None:
-        self.outside, self.adapter, self.say = outside, adapter, say
-        outside(*TABLES)
+    def __init__(self, connect, adapter: SQLiteAdapter | PostgresAdapter, say, *first: str) -> None:
+        self.connect, self.adapter, self.say = connect, adapter, say
+        self.outside(*first, *TABLES)
+
+    def outside(self, *statements: str) -> None:
+        with closing(self.connect()) as connection:
+            for statement in statements:
+                connection.execute(statement)
 
     @contextmanager
     def session(self) -> Iterator[LiveSession]:
@@ -48,29 +52,14 @@ class Database:
 
 def on_sqlite(folder: Path) -> Database:
     path = folder / "rows.db"
-    adapter = SQLiteAdapter(path)
-
-    def outside(*statements: str) -> None:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            for statement in statements:
-                connection.execute(statement)
-
-    def say(statement: str) -> None:
-        adapter.connection.execute(statement)
-
-    return Database(outside, adapter, say)
+    adapter, connect = SQLiteAdapter(path), partial(sqlite3.connect, path, isolation_level=None)
+    return Database(connect, adapter, lambda statement: adapter.connection.execute(statement))
 
 
 def on_postgres(conninfo: str) -> Database:
-    adapter = PostgresAdapter(conninfo)
-
-    def outside(*statements: str) -> None:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
-    outside("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    return Database(outside, adapter, adapter.execute)
+    adapter, connect = PostgresAdapter(conninfo), partial(psycopg.connect, conninfo, autocommit=True)
+    first = "DROP SCHEMA public CASCADE", "CREATE SCHEMA public"
+    return Database(connect, adapter, adapter.execute, *first)
 
 
 def diff_of(database: Database, *statements: str) -> dict | None:
