@@ -53,7 +53,11 @@ class Database:
 def on_sqlite(folder: Path) -> Database:
     path = folder / "rows.db"
     adapter, connect = SQLiteAdapter(path), partial(sqlite3.connect, path, isolation_level=None)
-    return Database(connect, adapter, lambda statement: adapter.connection.execute(statement))
+
+    def say(statement: str) -> None:
+        adapter.connection.execute(statement)
+
+    return Database(connect, adapter, say)
 
 
 def on_postgres(conninfo: str) -> Database:
