@@ -177,7 +177,6 @@ def test_a_record_of_an_earlier_version_knows_files_by_number(files: FilesAdapte
 def dies(session: FilesSession, decided: str) -> None:
     """Its process ends once it has decided this."""
     record = session._work.record()
-    assert record is not None
     session._work.write(replace(record, state=decided))
     session._work.let_go()
 

@@ -85,7 +85,6 @@ def test_connection_settings_of_a_tool_do_not_affect_the_diff(sqlite: Database) 
 
     with sqlite.session() as session:
         with session.effect(CALL):
-            assert isinstance(sqlite.adapter, SQLiteAdapter)
             sqlite.adapter.connection.row_factory = rows_as_dicts
             sqlite.adapter.connection.text_factory = bytes
             sqlite.say("DELETE FROM orders WHERE id = 3")
@@ -167,7 +166,6 @@ def test_rows_are_found_by_key_and_none_is_kept(sqlite: Database, tmp_path, decl
     asked: list[str] = []
     with sqlite.session() as session:
         with session.effect(CALL):
-            assert isinstance(sqlite.adapter, SQLiteAdapter)
             sqlite.say("INSERT INTO big VALUES (1, 'a')")
             sqlite.adapter.connection.set_trace_callback(asked.append)
         assert session.changes() is not None

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from countersign import OutsideTransaction, errors, resume, transaction
-from countersign.contract import PrivateKey
 from countersign.journal.database import Database, _ForkHandlers
 from countersign.journal.leases import Heartbeat
 from countersign.settings import load_key
@@ -98,8 +97,7 @@ COPIES = {"pickled": pickle.dumps, "copied": copy.deepcopy}
 
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make) -> None:
-    assert desk.runtime.settings.key_path is not None
-    key: PrivateKey = load_key(desk.runtime.settings.key_path)
+    key = load_key(desk.runtime.settings.key_path)
     with desk.step() as txn:
         for holder in (key, desk.runtime, desk.runtime.journal, txn):
             with pytest.raises(TypeError, match=r"private key|cannot pickle"):

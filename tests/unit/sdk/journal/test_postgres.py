@@ -12,7 +12,6 @@ from countersign import JournalError, MisuseError
 from countersign.journal import Journal, Lease, open_database
 from countersign.journal import postgres as engine_module
 from countersign.journal.location import JournalUrl
-from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.verification import verify
 from countersign.journal.verification_stores import Damage
 from tests.counterparts import postgres
@@ -35,11 +34,6 @@ def journal(place: JournalUrl):
     opened = Journal(place)
     yield opened
     opened.close()
-
-
-def store(journal: Journal) -> PostgresDatabase:
-    assert isinstance(journal.database, PostgresDatabase)
-    return journal.database
 
 
 def write(journal: Journal, name: str, *, durable: bool = False) -> None:
@@ -206,7 +200,7 @@ def test_a_lost_commit_is_not_known(place: JournalUrl, journal: Journal, monkeyp
 
 def losing(monkeypatch: pytest.MonkeyPatch, journal: Journal, place: JournalUrl, *, written: bool) -> None:
     """From here on the connection is lost at a COMMIT: before the server has it, or before its answer is here."""
-    database = store(journal)
+    database = journal.database
     commit = database._commit
 
     def lose() -> None:
@@ -236,8 +230,8 @@ def test_a_child_process_leaves_its_parents_connection_alone(journal: Journal) -
     child = multiprocessing.get_context("fork").Process(target=write, args=(journal, "b"))
     child.start()
     child.join(60)
-    session = store(journal)._session
-    assert (names(journal), store(journal)._session is session) == (["a", "b"], True)
+    session = journal.database._session
+    assert (names(journal), journal.database._session is session) == (["a", "b"], True)
 
 
 # ---------------------------------------------------------------------------------------------------- verifying
