@@ -56,7 +56,7 @@ def test_no_tool_moves_the_mark(outside: psycopg.Connection, rows: PostgresRows,
         outside.execute(f'DROP SCHEMA IF EXISTS "{outside.info.user}" CASCADE'.encode())
 
 
-def test_an_agent_s_own_schema_has_its_mark(conninfo: str, outside: psycopg.Connection) -> None:
+def test_the_schema_of_an_agent_has_its_mark(conninfo: str, outside: psycopg.Connection) -> None:
     outside.execute('CREATE SCHEMA "Ten ant"')
     try:
         adapter = PostgresAdapter(f"{conninfo}?options=-csearch_path%3D%22Ten%5C%20ant%22", name="rows")

@@ -204,7 +204,7 @@ def test_a_probe_answer_about_secrets_is_hidden(desk: Desk, answer, reported: st
 
 
 @pytest.mark.parametrize(("answer", "reported"), SAYS_A_SECRET)
-def test_so_is_that_of_a_compensation(desk: Desk, caplog, answer, reported: str) -> None:
+def test_a_probe_answer_of_a_compensation_is_hidden(desk: Desk, caplog, answer, reported: str) -> None:
     """Its own manifest has no secret: it got one of the call that it compensates."""
 
     @order_tool(desk, resource=("Card", "const:c"), probe="find_void")

@@ -270,7 +270,7 @@ def test_a_turn_does_not_repeat_a_later_one(
 
 
 @pytest.mark.parametrize("first", [GARBAGE, DENIED], ids=["garbage", "denied"])
-def test_other_calls_than_a_later_turn_s_are_refused(first, desk: Desk, refund, talk: Talk) -> None:
+def test_calls_other_than_those_of_a_later_turn_are_refused(first, desk: Desk, refund, talk: Talk) -> None:
     if first is DENIED:
         first_is_denied(desk)
     answers(talk, [refund], [first], [ONE])

@@ -153,7 +153,7 @@ def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_
     assert (row["args"], row["result"], paid.result) == (clear, b'"paid with None"', "paid with None")
 
 
-def test_a_manifest_next_to_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path) -> None:
+def test_a_manifest_of_another_lane_is_refused(desk: Desk, tmp_path) -> None:
     path = tmp_path / "remember.json"
 
     @tool("remember", lane="live", adapter=MemoryAdapter(), resource=("Note", "card"), manifest=path,
