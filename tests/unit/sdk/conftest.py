@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from countersign import tracing
+from countersign import SQLiteAdapter, tracing
 from countersign.journal import open_database
 from countersign.journal.location import JournalLocation
 from countersign.journal.verification import verify
-from tests.fakes.desk import Desk, make_desk, refund_tool
+from tests.fakes.desk import Desk, make_desk, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journals import engine, journal_database, place, server
 
 __all__ = ["desk", "engine", "journal_database", "place", "server"]
@@ -40,6 +41,14 @@ def desk(tmp_path: Path, place: JournalLocation, request: pytest.FixtureRequest)
 def refund(desk: Desk) -> Callable[..., Any]:
     """The tool most tests use."""
     return refund_tool(desk)
+
+
+@pytest.fixture
+def notes(desk: Desk) -> SimpleNamespace:
+    """A live tool on a small database, its adapter, and how everybody else reads what it wrote."""
+    path = notes_database(desk.folder)
+    adapter = SQLiteAdapter(path, busy_seconds=0.1)
+    return SimpleNamespace(adapter=adapter, note=note_tool(desk, adapter), written=lambda: notes_in(path))
 
 
 @pytest.fixture

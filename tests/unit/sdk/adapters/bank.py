@@ -1,12 +1,9 @@
 """A SQLite database with accounts and notes: what tools say to it, and what everybody else sees of it."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from countersign.adapters.protocol import LiveSession
 from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
@@ -26,19 +23,10 @@ BOOK_AGAIN = "INSERT INTO booked VALUES ('o-1')"
 """SQLite answers it by ending the transaction."""
 
 
-def _all_of(path: Path, statement: str) -> list[Any]:
-    with closing(sqlite3.connect(path)) as connection:
-        return [value for (value,) in connection.execute(statement)]
-
-
 def balances(path: Path) -> list[int]:
     """What everybody else sees of the two accounts."""
-    return _all_of(path, "SELECT cents FROM accounts ORDER BY id")
-
-
-def noted(path: Path) -> list[str]:
-    """What everybody else sees of the notes."""
-    return _all_of(path, "SELECT t FROM notes ORDER BY t")
+    with closing(sqlite3.connect(path)) as connection:
+        return [cents for (cents,) in connection.execute("SELECT cents FROM accounts ORDER BY id")]
 
 
 def credit(connection: sqlite3.Connection, account: str = "a") -> None:
@@ -78,4 +66,6 @@ class Bank:
         return balances(self.path)
 
     def noted(self) -> list[str]:
-        return noted(self.path)
+        """What everybody else sees of the notes."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            return [text for (text,) in connection.execute("SELECT t FROM notes ORDER BY t")]

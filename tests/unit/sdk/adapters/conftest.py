@@ -1,10 +1,7 @@
 """The databases: of the state diffs, and the bank on SQLite with an adapter and an open session."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,21 +16,21 @@ from tests.unit.sdk.adapters.rows import Database, on_postgres, on_sqlite
 
 
 @pytest.fixture(scope="module")
-def conninfo() -> Iterator[str]:
+def conninfo():
     require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
     with postgres.server() as server, postgres.database(server) as url:
         yield re.sub(r"\+psycopg", "", url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+def database(request, tmp_path) -> Database:
     if request.param == "sqlite":
         return on_sqlite(tmp_path)
     return on_postgres(request.getfixturevalue("conninfo"))
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Database:
+def sqlite(tmp_path) -> Database:
     return on_sqlite(tmp_path)
 
 
@@ -48,7 +45,7 @@ def rows(conninfo: str) -> PostgresRows:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     with closing(sqlite3.connect(tmp_path / "bank.db")) as connection:
         connection.executescript(TABLES)
     return tmp_path / "bank.db"
@@ -60,14 +57,14 @@ def adapter(path: Path) -> SQLiteAdapter:
 
 
 @pytest.fixture
-def bank(path: Path, adapter: SQLiteAdapter) -> Iterator[Bank]:
+def bank(path: Path, adapter: SQLiteAdapter):
     session = adapter.begin("t-1")
     yield Bank(path, adapter, session)
     session.undo()
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path) -> Path:
     """A folder with the files of `OLD`, with a secret file and an empty folder next to it."""
     folder = tmp_path / "root"
     (folder / "d").mkdir(parents=True)

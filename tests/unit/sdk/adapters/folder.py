@@ -1,7 +1,5 @@
 """A folder of files as a live resource: what transactions do there, and what everybody else sees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

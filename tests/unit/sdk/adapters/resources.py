@@ -1,12 +1,9 @@
 """The resources that the contract examines, each with its own way to look from outside."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, cast
 
 import psycopg
 
@@ -17,11 +14,39 @@ from countersign.adapters.memory import MemoryAdapter
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.protocol import Change
 
+UPSERT = "INSERT INTO rows VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+SELECT = "SELECT value FROM rows WHERE key = %s"
+
 
 class Rows(ContractResource):
-    """A table of keys and values."""
+    """A table of keys and values. A transaction holds a lock, so others cannot write meanwhile.
+
+    A subclass has `execute` for a statement in the session and `execute_outside` for one of somebody else; both answer
+    the first row.
+    """
 
     reports_changes = True
+
+    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
+        self.execute(adapter, UPSERT, key, value)
+
+    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+        row = self.execute(adapter, SELECT, key)
+        return row and row[0]
+
+    def remove(self, adapter: LiveAdapter, key: str) -> None:
+        self.execute(adapter, "DELETE FROM rows WHERE key = %s", key)
+
+    def outside(self, key: str) -> str | None:
+        row = self.execute_outside(SELECT, key)
+        return row and row[0]
+
+    def change_outside(self, key: str, value: str) -> bool:
+        try:
+            self.execute_outside(UPSERT, key, value)
+        except (sqlite3.OperationalError, psycopg.errors.LockNotAvailable):
+            return False
+        return True
 
     def normalize(self, change: Change) -> tuple[str, object, object]:
         """`rows[k]`, with the row before and after."""
@@ -30,53 +55,27 @@ class Rows(ContractResource):
 
 
 class SQLiteRows(Rows):
-    """A transaction holds the write lock, so others cannot write meanwhile."""
-
     def __init__(self, folder: Path) -> None:
         self._path = folder / "rows.db"
-        with closing(sqlite3.connect(self._path)) as connection:
-            connection.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT)")
+        self.execute_outside("CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT)")
 
     def adapter(self) -> LiveAdapter:
         return SQLiteAdapter(self._path, busy_seconds=0.1)
 
-    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
-        _connection(adapter).execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (key, value))
+    def execute(self, adapter, statement: str, *params: str):
+        return adapter.connection.execute(statement.replace("%s", "?"), params).fetchone()
 
-    def read(self, adapter: LiveAdapter, key: str) -> str | None:
-        return _value(_connection(adapter), key)
-
-    def remove(self, adapter: LiveAdapter, key: str) -> None:
-        _connection(adapter).execute("DELETE FROM rows WHERE key = ?", (key,))
-
-    def outside(self, key: str) -> str | None:
-        with closing(sqlite3.connect(self._path)) as connection:
-            return _value(connection, key)
-
-    def change_outside(self, key: str, value: str) -> bool:
+    def execute_outside(self, statement: str, *params: str):
         with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
-            try:
-                connection.execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (key, value))
-            except sqlite3.OperationalError:
-                return False
-            return True
+            return connection.execute(statement.replace("%s", "?"), params).fetchone()
 
-    def end(self, adapter: LiveAdapter) -> bool:
+    def end(self, adapter) -> bool:
         with suppress(sqlite3.IntegrityError):
-            _connection(adapter).execute("INSERT OR ROLLBACK INTO rows SELECT * FROM rows")
+            adapter.connection.execute("INSERT OR ROLLBACK INTO rows SELECT * FROM rows")
         return True
 
     def away(self) -> LiveAdapter:
         return SQLiteAdapter(self._path.parent / "gone" / "rows.db")
-
-
-def _connection(adapter: LiveAdapter) -> sqlite3.Connection:
-    return cast(SQLiteAdapter, adapter).connection
-
-
-def _value(connection: sqlite3.Connection, key: str) -> str | None:
-    row = connection.execute("SELECT value FROM rows WHERE key = ?", (key,)).fetchone()
-    return None if row is None else str(row[0])
 
 
 class FilesBelow(ContractResource):
@@ -91,17 +90,17 @@ class FilesBelow(ContractResource):
     def adapter(self) -> LiveAdapter:
         return FilesAdapter(self._root)
 
-    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
-        cast(FilesAdapter, adapter).write(key, value)
+    def write(self, adapter, key: str, value: str) -> None:
+        adapter.write(key, value)
 
-    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+    def read(self, adapter, key: str):
         try:
-            return cast(FilesAdapter, adapter).read(key).decode()
+            return adapter.read(key).decode()
         except FileNotFoundError:
             return None
 
-    def remove(self, adapter: LiveAdapter, key: str) -> None:
-        cast(FilesAdapter, adapter).remove(key)
+    def remove(self, adapter, key: str) -> None:
+        adapter.remove(key)
 
     def outside(self, key: str) -> str | None:
         path = self._root / key
@@ -111,9 +110,9 @@ class FilesBelow(ContractResource):
         (self._root / key).write_text(value)
         return True
 
-    def change_irreversibly(self, adapter: LiveAdapter) -> bool:
+    def change_irreversibly(self, adapter) -> bool:
         (self._root / "folder").mkdir()
-        cast(FilesAdapter, adapter).remove("folder")
+        adapter.remove("folder")
         return True
 
     def away(self) -> LiveAdapter:
@@ -134,13 +133,13 @@ class MemoryValues(ContractResource):
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
         self._memory[key] = value
 
-    def read(self, adapter: LiveAdapter, key: str) -> Any:
+    def read(self, adapter: LiveAdapter, key: str):
         return self._memory.get(key)
 
     def remove(self, adapter: LiveAdapter, key: str) -> None:
         del self._memory[key]
 
-    def outside(self, key: str) -> Any:
+    def outside(self, key: str):
         return self._memory.snapshot().get(key)
 
     def change_outside(self, key: str, value: str) -> bool:
@@ -160,57 +159,29 @@ class MemoryValues(ContractResource):
 
 
 class PostgresRows(Rows):
-    """Others cannot write to it while a transaction is open."""
-
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        self._say("DROP TABLE IF EXISTS rows, countersign_landed")
-        self._say("CREATE TABLE rows (key text PRIMARY KEY, value text)")
+        self.execute_outside("DROP TABLE IF EXISTS rows, countersign_landed")
+        self.execute_outside("CREATE TABLE rows (key text PRIMARY KEY, value text)")
 
     def adapter(self) -> PostgresAdapter:
         return PostgresAdapter(self._conninfo, name="rows", locks=("rows",), wait_seconds=1.0)
 
-    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
-        _postgres(adapter).execute(_UPSERT, (key, value))
+    def execute(self, adapter, statement: str, *params: str):
+        done = adapter.execute(statement, params)
+        return done.fetchone() if done.description else None
 
-    def read(self, adapter: LiveAdapter, key: str) -> str | None:
-        return _first(_postgres(adapter).execute("SELECT value FROM rows WHERE key = %s", (key,)).fetchone())
-
-    def remove(self, adapter: LiveAdapter, key: str) -> None:
-        _postgres(adapter).execute("DELETE FROM rows WHERE key = %s", (key,))
-
-    def outside(self, key: str) -> str | None:
-        return _first(self._say("SELECT value FROM rows WHERE key = %s", key))
-
-    def change_outside(self, key: str, value: str) -> bool:
-        try:
-            self._say(_UPSERT, key, value)
-        except psycopg.errors.LockNotAvailable:
-            return False
-        return True
-
-    def end(self, adapter: LiveAdapter) -> bool:
-        (mine,) = _postgres(adapter).execute("SELECT pg_backend_pid()").fetchone()
-        with psycopg.connect(self._conninfo) as connection:
-            connection.execute("SELECT pg_terminate_backend(%s, 5000)", (mine,))
-        return True
-
-    def away(self) -> LiveAdapter:
-        return PostgresAdapter("host=127.0.0.1 port=1 user=nobody dbname=gone", wait_seconds=0.2)
-
-    def _say(self, statement: str, *params: str) -> Any:
+    def execute_outside(self, statement: str, *params: str):
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
             connection.execute("SET lock_timeout = '50ms'")
             done = connection.execute(statement.encode(), params)
             return done.fetchone() if done.description else None
 
+    def end(self, adapter: LiveAdapter) -> bool:
+        mine = self.execute(adapter, "SELECT pg_backend_pid()")
+        with psycopg.connect(self._conninfo) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s, 5000)", mine)
+        return True
 
-_UPSERT = "INSERT INTO rows VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-
-
-def _postgres(adapter: LiveAdapter) -> PostgresAdapter:
-    return cast(PostgresAdapter, adapter)
-
-
-def _first(row: Any) -> str | None:
-    return None if row is None else str(row[0])
+    def away(self) -> LiveAdapter:
+        return PostgresAdapter("host=127.0.0.1 port=1 user=none dbname=gone", wait_seconds=0.2)

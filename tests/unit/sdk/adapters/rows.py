@@ -1,12 +1,10 @@
 """Databases with orders and lines, and the state diff of a transaction."""
 
-from __future__ import annotations
-
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -14,9 +12,7 @@ from countersign.adapters import LiveCall, SQLiteAdapter
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.protocol import LiveSession
 
-CALL = LiveCall("exam", {}, "e-1")
-
-Say = Callable[..., object]
+CALL = LiveCall("act", {}, "e-1")
 
 TABLES = (
     "CREATE TABLE orders (id integer PRIMARY KEY, state text)",
@@ -28,11 +24,16 @@ TABLES = (
 
 
 class Database:
-    """One database, what the transaction says to it, and what everybody else does."""
+    """One database: what a transaction executes, and what everybody else does outside."""
 
-    def __init__(self, outside: Say, adapter: SQLiteAdapter | PostgresAdapter, say: Say) -> None:
-        self.outside, self.adapter, self.say = outside, adapter, say
-        outside(*TABLES)
+    def __init__(self, connect, adapter: SQLiteAdapter | PostgresAdapter, say, *first: str) -> None:
+        self.connect, self.adapter, self.say = connect, adapter, say
+        self.outside(*first, *TABLES)
+
+    def outside(self, *statements: str) -> None:
+        with closing(self.connect()) as connection:
+            for statement in statements:
+                connection.execute(statement)
 
     @contextmanager
     def session(self) -> Iterator[LiveSession]:
@@ -51,43 +52,32 @@ class Database:
 
 def on_sqlite(folder: Path) -> Database:
     path = folder / "rows.db"
-    adapter = SQLiteAdapter(path)
-
-    def outside(*statements: str) -> None:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            for statement in statements:
-                connection.execute(statement)
+    adapter, connect = SQLiteAdapter(path), partial(sqlite3.connect, path, isolation_level=None)
 
     def say(statement: str) -> None:
         adapter.connection.execute(statement)
 
-    return Database(outside, adapter, say)
+    return Database(connect, adapter, say)
 
 
 def on_postgres(conninfo: str) -> Database:
-    adapter = PostgresAdapter(conninfo)
-
-    def outside(*statements: str) -> None:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
-    outside("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    return Database(outside, adapter, adapter.execute)
+    adapter, connect = PostgresAdapter(conninfo), partial(psycopg.connect, conninfo, autocommit=True)
+    first = "DROP SCHEMA public CASCADE", "CREATE SCHEMA public"
+    return Database(connect, adapter, adapter.execute, *first)
 
 
-def diff_of(database: Database, *statements: str) -> dict[str, tuple[Any, Any]] | None:
+def diff_of(database: Database, *statements: str) -> dict | None:
     with database.session() as session:
         database.run(session, *statements)
         changes = session.changes()
         return None if changes is None else {one.key: (one.before, one.after) for one in changes}
 
 
-def order(number: int, state: str) -> dict[str, Any]:
+def order(number: int, state: str) -> dict:
     return {"id": number, "state": state}
 
 
-Expected = dict[str, tuple[Any, Any]] | set[str] | None
+Expected = dict | set | None
 
 
 def assert_diff(database: Database, before: list[str], said: list[str], expected: Expected) -> None:

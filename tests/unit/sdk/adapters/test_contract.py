@@ -1,6 +1,4 @@
-"""Every adapter passes the same exam."""
-
-from __future__ import annotations
+"""Every adapter passes the contract suite."""
 
 from pathlib import Path
 

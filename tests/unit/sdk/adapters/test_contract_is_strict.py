@@ -1,27 +1,21 @@
 """An adapter that breaks a rule fails the contract suite, in the test that names the rule."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from countersign.adapters.contract_suite import AdapterContract
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.files_session import FilesSession
 from countersign.adapters.protocol import EffectContext, _ActiveEffect
 from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
 from countersign.errors import CountersignError, NotStageable
-from tests.unit.sdk.adapters.test_contract import TestFiles as Exam
-from tests.unit.sdk.adapters.test_contract import TestSQLite as DatabaseExam
-
-Fault = Callable[[pytest.MonkeyPatch], None]
+from tests.unit.sdk.adapters.test_contract import TestFiles as FilesContract
+from tests.unit.sdk.adapters.test_contract import TestSQLite as SQLiteContract
 
 
 @contextmanager
@@ -47,7 +41,7 @@ class _OfItsThread(_ActiveEffect[FilesSession]):
         return threading.get_ident() != self._mine
 
 
-def _turns(turn: type[_ActiveEffect[FilesSession]]) -> Any:
+def _turns(turn: type[_ActiveEffect[FilesSession]]):
     """Effects of an adapter whose turns end otherwise, or not at all."""
 
     @contextmanager
@@ -64,20 +58,16 @@ def _turns(turn: type[_ActiveEffect[FilesSession]]) -> Any:
 _stays_open, _of_its_thread = _turns(_ActiveEffect), _turns(_OfItsThread)
 
 
-def _instead(owner: type, name: str, act: Any) -> Fault:
-    return lambda patch: patch.setattr(owner, name, act)
-
-
 _begin = SQLiteAdapter.begin
 
 
-def _begins(*before: Callable[[SQLiteAdapter], None]) -> Fault:
+def _begins(*before):
     def begin(self: SQLiteAdapter, txn: str) -> SQLiteSession:
         for act in before:
             act(self)
         return _begin(self, txn)
 
-    return _instead(SQLiteAdapter, "begin", begin)
+    return begin
 
 
 def _makes_it(adapter: SQLiteAdapter) -> None:
@@ -102,80 +92,55 @@ def _unprepared(self: FilesSession, attempt_id: str) -> None:
     self._work.write(self._record(attempt_id))
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_) -> None:
     """Instead of what a rule needs."""
 
 
-_HALF = _instead(FilesSession, "effect", _keeps_half)
-_OPEN = _instead(EffectContext, "effect", _stays_open)
-_DISPUTED = _instead(FilesSession, "_require_no_conflict", _nothing)
-_FORGETS = _instead(FilesAdapter, "recover", _nothing)
-FAULTS: dict[str, tuple[Fault, str]] = {
-    "what an effect that raised wrote is kept": (
-        _HALF, "an_effect_that_raises_is_undone_alone"),
-    "an effect goes on after it": (_OPEN, "late_calls_of_a_failed_effect_do_nothing"),
-    "an effect goes on in the next one": (_OPEN, "late_calls_do_nothing_in_the_next_effect"),
-    "an effect goes on in the outer one": (_OPEN, "late_calls_of_a_nested_effect_do_nothing_in_the_outer_one"),
-    "nothing that an effect starts is part of it": (
-        _instead(EffectContext, "effect", _of_its_thread), "calls_the_effect_waits_for_are_part_of_it"),
-    "it works outside an effect": (
-        _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_usable_inside_an_effect"),
-    "moves are not noticed at step 2": (
-        _instead(FilesSession, "verify_isolation", _nothing),
-        "a_changed_read_is_refused_with_both_versions"),
-    "moves are not noticed when it is prepared": (
-        _instead(FilesSession, "prepare", _unprepared), "a_changed_overwritten_value_is_refused"),
-    "two may prepare the same": (_DISPUTED, "two_sessions_cannot_both_prepare_the_same_key"),
-    "an unclosed commit blocks no other": (_DISPUTED, "no_session_depends_on_a_commit_that_may_be_undone"),
-    "undo does nothing": (
-        _instead(FilesSession, "undo", _nothing),
-        "a_commit_can_be_undone_until_it_is_closed_if_declared"),
-    "a living process is not seen": (_FORGETS, "work_prepared_by_a_living_process_is_never_reported_lost"),
-    "every attempt has landed": (
-        _instead(FilesAdapter, "landed", lambda self, attempt_id: True),
-        "an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none"),
-    "no attempt has landed": (
-        _instead(FilesAdapter, "landed", lambda self, attempt_id: False),
-        "a_commit_is_permanent_and_marked"),
-    "what was prepared is forgotten": (_FORGETS, "work_prepared_for_a_redeemed_attempt_is_finished_by_another_process"),
-    "what was prepared for another attempt is kept": (
-        _FORGETS, "work_prepared_for_an_unredeemed_attempt_is_undone"),
-    "the state diff is empty": (
-        _instead(FilesSession, "changes", lambda self: ()), "the_state_diff_has_before_and_after_and_changes_nothing"),
-    "what it cannot put back is passed over": (
-        _instead(FilesAdapter, "remove", _nothing), "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
-    "what it cannot put back is refused alone": (_HALF, "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
-    "a commit puts nothing in place": (
-        _instead(SessionFolder, "_apply", _nothing), "a_commit_is_permanent_and_marked"),
-}  # fmt: skip
-
 _LOST = "a_session_whose_transaction_was_ended_keeps_nothing_and_raises"
 _NOT_THERE = "a_missing_resource_is_refused_and_not_created"
-OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
-    "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_open", _nothing), _LOST),
-    "it is noticed once": (_instead(SQLiteSession, "verify_isolation", _nothing), _LOST),
-    "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
-    "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
-    "it is refused in words of its own": (_begins(_in_its_own_words), _NOT_THERE),
-    "a lock is reported by another error": (
-        _begins(_in_its_own_words), "a_locked_resource_is_a_conflict_and_keeps_nothing"),
-}  # fmt: skip
-
-
-EXAMS = [
-    pytest.param(exam, fault, chapter, id=name)
-    for exam, faults in ((Exam, FAULTS), (DatabaseExam, OF_A_DATABASE))
-    for name, (fault, chapter) in faults.items()
+_NO_SNAPSHOT = "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"
+_UNREACHABLE = "an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none"
+FAULTS = [
+    (FilesSession, "effect", _keeps_half, "an_effect_that_raises_is_undone_alone"),
+    (FilesSession, "effect", _keeps_half, _NO_SNAPSHOT),
+    (FilesAdapter, "remove", _nothing, _NO_SNAPSHOT),
+    (EffectContext, "effect", _stays_open, "late_calls_of_a_failed_effect_do_nothing"),
+    (EffectContext, "effect", _stays_open, "late_calls_do_nothing_in_the_next_effect"),
+    (EffectContext, "effect", _stays_open, "late_calls_of_a_nested_effect_do_nothing_in_the_outer_one"),
+    (EffectContext, "effect", _of_its_thread, "calls_the_effect_waits_for_are_part_of_it"),
+    (FilesSession, "effect", _never_leaves, "the_resource_is_only_usable_inside_an_effect"),
+    (FilesSession, "verify_isolation", _nothing, "a_changed_read_is_refused_with_both_versions"),
+    (FilesSession, "prepare", _unprepared, "a_changed_overwritten_value_is_refused"),
+    (FilesSession, "_require_no_conflict", _nothing, "two_sessions_cannot_both_prepare_the_same_key"),
+    (FilesSession, "_require_no_conflict", _nothing, "no_session_depends_on_a_commit_that_may_be_undone"),
+    (FilesSession, "undo", _nothing, "a_commit_can_be_undone_until_it_is_closed_if_declared"),
+    (FilesSession, "changes", lambda _: (), "the_state_diff_has_before_and_after_and_changes_nothing"),
+    (FilesAdapter, "landed", lambda *_: True, _UNREACHABLE),
+    (FilesAdapter, "landed", lambda *_: False, "a_commit_is_permanent_and_marked"),
+    (FilesAdapter, "recover", _nothing, "work_prepared_by_a_living_process_is_never_reported_lost"),
+    (
+        FilesAdapter,
+        "recover",
+        _nothing,
+        "work_prepared_for_a_redeemed_attempt_is_finished_by_another_process",
+    ),
+    (FilesAdapter, "recover", _nothing, "work_prepared_for_an_unredeemed_attempt_is_undone"),
+    (SessionFolder, "_apply", _nothing, "a_commit_is_permanent_and_marked"),
+    (SQLiteSession, "_require_open", _nothing, _LOST),
+    (SQLiteSession, "verify_isolation", _nothing, _LOST),
+    (SQLiteAdapter, "begin", _begins(_makes_it), _NOT_THERE),
+    (SQLiteAdapter, "begin", _begins(_makes_it, _refuses), _NOT_THERE),
+    (SQLiteAdapter, "begin", _begins(_in_its_own_words), _NOT_THERE),
+    (SQLiteAdapter, "begin", _begins(_in_its_own_words), "a_locked_resource_is_a_conflict_and_keeps_nothing"),
 ]
 
 
-@pytest.mark.parametrize(("exam", "fault", "chapter"), EXAMS)
-def test_a_broken_adapter_fails_the_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exam: type[AdapterContract], fault: Fault, chapter: str
-) -> None:
+@pytest.mark.parametrize(("owner", "name", "act", "rule"), FAULTS)
+def test_a_broken_adapter_fails_the_suite(tmp_path, monkeypatch, owner, name: str, act, rule: str) -> None:
+    contract = SQLiteContract if owner in {SQLiteSession, SQLiteAdapter} else FilesContract
     for folder in ("sound", "broken"):
         (tmp_path / folder).mkdir()
-    getattr(exam(), f"test_{chapter}")(tmp_path / "sound")
-    fault(monkeypatch)
+    getattr(contract(), f"test_{rule}")(tmp_path / "sound")
+    monkeypatch.setattr(owner, name, act)
     with pytest.raises((AssertionError, CountersignError, sqlite3.Error, RuntimeError)):
-        getattr(exam(), f"test_{chapter}")(tmp_path / "broken")
+        getattr(contract(), f"test_{rule}")(tmp_path / "broken")

@@ -1,9 +1,6 @@
 """The adapter shown in the README passes the contract suite."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 from countersign.adapters import LiveAdapter
 from countersign.adapters.contract_suite import AdapterContract, ContractResource
@@ -13,8 +10,8 @@ from tests.conventions.documents import all_blocks
 PAGE = "docs/how-to/write-an-adapter.md"
 
 
-def _program() -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": "page"}
+def _program() -> dict:
+    names = {"__name__": "page"}
     for block in all_blocks("python"):
         if block.document == PAGE:
             exec(compile(block.text, PAGE, "exec"), names)
@@ -29,13 +26,13 @@ class OnTheBoard(ContractResource):
     def __init__(self) -> None:
         self._board = _program()["Board"]()
 
-    def adapter(self) -> Any:
+    def adapter(self):
         return self._board
 
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
         self._board.pin(key, value)
 
-    def read(self, adapter: LiveAdapter, key: str) -> Any:
+    def read(self, adapter: LiveAdapter, key: str):
         with self._board.inside.use("outside") as session:
             return session.notes.get(key)
 
@@ -43,7 +40,7 @@ class OnTheBoard(ContractResource):
         with self._board.inside.use("outside") as session:
             session.notes.pop(key, None)
 
-    def outside(self, key: str) -> Any:
+    def outside(self, key: str):
         return self._board.notes.get(key)
 
     def change_outside(self, key: str, value: str) -> bool:

@@ -4,14 +4,10 @@ Each act of the operating system that changes or syncs a name is a point; an uni
 there are, so that none is forgotten when the code changes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,35 +56,29 @@ def committed_and_taken_back(files: FilesAdapter) -> None:
 
 
 def die(root: Path, deed: Deed, at: int | None) -> int:
-    """Run it in a process that is killed before its nth act, and say how many acts there were."""
-    reader, writer = os.pipe()
+    """Run it in a process that is killed before its nth act, and answer how many acts there were."""
+    counted = root.with_suffix(".count")
     child = os.fork()
     if child == 0:
         code = 1
         try:
             count = _counting(at)
             deed(FilesAdapter(root))
-            os.close(reader)
-            _REAL_WRITE(writer, str(count[0]).encode())
+            counted.write_text(str(count[0]))
             code = 0
         finally:
             os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        said = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code == (0 if at is None or said else -signal.SIGKILL)
-    return int(said or 0)
-
-
-_REAL_WRITE = os.write
+    acts = int(counted.read_text()) if counted.exists() else 0
+    assert code == (0 if at is None or acts else -signal.SIGKILL)
+    return acts
 
 
 def _counting(at: int | None) -> list[int]:
     count = [0]
 
-    def watched(act: Callable[..., Any]) -> Callable[..., Any]:
-        def acting(*args: Any, **kwargs: Any) -> Any:
+    def watched(act):
+        def acting(*args, **kwargs):
             count[0] += 1
             if count[0] == at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -107,7 +97,7 @@ def every(step: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("step", [step, long], ids=["some", "every"])
 
 
-def killed(folder: Path, deed: Deed, step: int) -> Iterator[tuple[int, Path]]:
+def killed(folder: Path, deed: Deed, step: int):
     """A root for each act, in which a process was killed before it, and which act that was."""
     for at in range(1, die(make_folder(folder / "survivor"), deed, None) + 1, step):
         root = make_folder(folder / str(at))
@@ -142,7 +132,7 @@ def is_applied(root: Path, at: int) -> bool:
 
 @every(5)
 @pytest.mark.parametrize("recovers", [not_redeemed, redeemed])
-def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path: Path, step: int, recovers: Deed) -> None:
+def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path, step: int, recovers: Deed) -> None:
     """Not redeemed: as before, unless the commit was decided. Redeemed: as after, once it was prepared."""
     ends = set()
     for at, root in killed(tmp_path, whole, step):
@@ -156,12 +146,12 @@ def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path: Path, step: i
     assert ends == {True, False}
 
 
+UNDOS = [(committed_and_taken_back, by_another), (lambda files: prepared(files).undo(), redeemed)]
+
+
 @every(3)
-@pytest.mark.parametrize(
-    ("deed", "recovers"),
-    [(committed_and_taken_back, by_another), (lambda files: prepared(files).undo(), redeemed)],
-)
-def test_a_killed_undo_leaves_all_or_nothing(tmp_path: Path, step: int, deed: Deed, recovers: Deed) -> None:
+@pytest.mark.parametrize(("deed", "recovers"), UNDOS)
+def test_a_killed_undo_leaves_all_or_nothing(tmp_path, step: int, deed: Deed, recovers: Deed) -> None:
     ends = set()
     for at, root in killed(tmp_path, deed, step):
         recovers(FilesAdapter(root))
@@ -170,7 +160,7 @@ def test_a_killed_undo_leaves_all_or_nothing(tmp_path: Path, step: int, deed: De
 
 
 @every(9)
-def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> None:
+def test_recovery_itself_may_be_killed_anywhere(tmp_path, step: int) -> None:
     middle = next(at for at, root in killed(tmp_path, whole, 3) if tree(root) not in (OLD, NEW))
     root = make_folder(tmp_path / "again")
     die(root, whole, middle)

@@ -2,16 +2,12 @@
 rolled back is never reported as undone, and blocks only transactions on its files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +18,7 @@ from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
 from tests.fakes.desk import Desk, live_states, save_tool
+from tests.fakes.running import fails
 from tests.unit.sdk.adapters.folder import Deed, acted, committed, done, prepared, sessions
 
 
@@ -42,9 +39,7 @@ ACTS: dict[str, Deed] = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
-def test_a_commit_that_met_a_link_is_rolled_back_completely(
-    files: FilesAdapter, root: Path, act: Deed
-) -> None:
+def test_a_commit_that_met_a_link_is_rolled_back(files: FilesAdapter, root: Path, act: Deed) -> None:
     session = prepared(files, act)
     made_a_link(root)
     with pytest.raises(NotStageable, match="symbolic link"):
@@ -87,11 +82,10 @@ def seen(path: Path) -> str:
 
 
 @pytest.mark.parametrize("change", [replaced, made_anew, changed_in_place, made_a_folder])
-def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callable[[Path], None]) -> None:
+def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change) -> None:
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     change(root / "a")
-    theirs = seen(root / "a")
-    recover = FilesAdapter(root).recover
+    theirs, recover = seen(root / "a"), FilesAdapter(root).recover
     # A second call does not report it as undone either.
     for undo in (session.undo, session.undo, lambda: recover("t-1", None), lambda: recover("t-1", "a-1")):
         with pytest.raises(JournalError, match="was not undone completely"):
@@ -103,7 +97,7 @@ def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callab
 
 @pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
 @pytest.mark.parametrize("way", [made_a_link, lambda root: shutil.rmtree(root / "d")], ids=["link", "gone"])
-def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]) -> None:
+def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way) -> None:
     session = committed(files, ACTS[act])
     way(root)
     with pytest.raises(JournalError, match="was not undone completely"):
@@ -114,7 +108,7 @@ def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Ca
 
 
 NEW: Deed = lambda files: files.write("new", "mine")  # noqa: E731
-AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
+AFTER = {
     "a file made where one was removed": (
         "a", lambda files: files.remove("a"), lambda path: path.write_text("theirs"), False, "theirs"),
     "a new file that is replaced": ("new", NEW, replaced, True, "theirs"),
@@ -123,15 +117,13 @@ AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
-def test_later_changes_are_left(
-    files: FilesAdapter, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
-) -> None:
+@pytest.mark.parametrize(("name", "act", "change", "undone", "then"), AFTER.values(), ids=AFTER)
+def test_later_changes_are_left(files, root: Path, name: str, act, change, undone: bool, then: str) -> None:
     session = committed(files, act)
     change(root / name)
-    with nullcontext() if is_undone else pytest.raises(JournalError, match="was not undone completely"):
+    with nullcontext() if undone else pytest.raises(JournalError, match="was not undone completely"):
         session.undo()
-    assert ((root / name).read_text(), sessions(root) == []) == (then, is_undone)
+    assert ((root / name).read_text(), sessions(root) == []) == (then, undone)
 
 
 def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapter, root: Path) -> None:
@@ -146,28 +138,23 @@ def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapt
     assert json.loads((folder / "record.json").read_bytes())["ops"][1]["path"] == "d/b"
 
 
-SETTLED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
-    "by keeping theirs": (lambda folder, path: (folder / "before" / "0").unlink(), "theirs"),
-    "by taking theirs away": (lambda folder, path: path.unlink(), "old a"),
-    "by putting the old one back": (lambda folder, path: (folder / "before" / "0").rename(path), "old a"),
-    "by linking the old one back": (
-        lambda folder, path: (path.unlink(), path.hardlink_to(folder / "before" / "0")),
-        "old a",
-    ),
-    "by moving the folder away": (lambda folder, path: folder.rename(folder.parents[3] / "kept"), "theirs"),
-}
+SETTLED = {
+    "by keeping theirs": (lambda kept, path: kept.unlink(), "theirs"),
+    "by removing theirs": (lambda kept, path: path.unlink(), "old a"),
+    "by moving the old one back": (lambda kept, path: kept.rename(path), "old a"),
+    "by linking the old one back": (lambda kept, path: (path.unlink(), path.hardlink_to(kept)), "old a"),
+    "by moving the folder away": (lambda kept, path: kept.parents[1].rename(kept.parents[5] / "kept"), "theirs"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("settle", "then"), SETTLED.values(), ids=SETTLED.keys())
-def test_after_a_person_settles_it_the_next_transaction_ends_it(
-    files: FilesAdapter, root: Path, settle: Callable[[Path, Path], object], then: str
-) -> None:
+def test_what_a_person_settles_is_ended_next(files: FilesAdapter, root: Path, settle, then: str) -> None:
     session = committed(files, lambda files: files.write("a", "mine"))
     replaced(root / "a")
     with pytest.raises(JournalError):
         session.undo()
     (folder,) = sessions(root)
-    settle(folder, root / "a")
+    settle(folder / "before" / "0", root / "a")
     session.undo()  # as its own process, or as recovery
     assert FilesAdapter(root).recover("t-1", None) is None
     assert ((root / "a").read_text(), sessions(root)) == (then, [])
@@ -190,13 +177,12 @@ def test_a_record_of_an_earlier_version_knows_files_by_number(files: FilesAdapte
 def dies(session: FilesSession, decided: str) -> None:
     """Its process ends once it has decided this."""
     record = session._work.record()
-    assert record is not None
     session._work.write(replace(record, state=decided))
     session._work.let_go()
 
 
 @pytest.fixture(params=[COMMITTING, UNDOING])
-def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> str:
+def stuck(request, files: FilesAdapter, root: Path) -> str:
     """What a dead process had decided about `d/b` cannot be done: its folder is a link now."""
     state: str = request.param
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
@@ -223,9 +209,7 @@ TOUCHING: dict[str, Deed] = {
 
 @pytest.mark.parametrize("act", TOUCHING.values(), ids=TOUCHING.keys())
 @pytest.mark.parametrize("late", [False, True], ids=["before it began", "before it prepared"])
-def test_transactions_on_its_files_are_refused(
-    files: FilesAdapter, root: Path, act: Deed, late: bool
-) -> None:
+def test_others_on_its_files_are_refused(files: FilesAdapter, root: Path, act: Deed, late: bool) -> None:
     """The way is free again for looking, and the disk is not for finishing."""
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
     if not late:
@@ -252,10 +236,12 @@ def _disk_full(*_: object) -> None:
 
 def test_its_own_transaction_is_always_refused(files: FilesAdapter, root: Path, stuck: str) -> None:
     """Else its list would be replaced, and with it what was there before."""
-    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
-        done(files, lambda files: files.write("other", "mine"))
-    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
-        FilesAdapter(root).recover("t-1", "a-1")
+    for act in (
+        lambda: done(files, lambda files: files.write("other", "mine")),
+        lambda: FilesAdapter(root).recover("t-1", "a-1"),
+    ):
+        with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
+            act()
     assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
 
 
@@ -272,9 +258,7 @@ def test_it_is_finished_when_nothing_prevents_it(files: FilesAdapter, root: Path
 # ------------------------------------------------------------------------------------------ in a transaction
 
 
-def test_a_transaction_whose_file_was_changed_is_never_reported_as_undone(
-    desk: Desk, files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_files_are_never_undone(desk: Desk, files, root: Path, monkeypatch) -> None:
     """`a` is replaced from outside, just after it was committed with a file that cannot be."""
     (desk.folder / "more").mkdir()
     more, save = FilesAdapter(desk.folder / "more"), save_tool(desk, files)
@@ -292,9 +276,7 @@ def test_a_transaction_whose_file_was_changed_is_never_reported_as_undone(
         commit(session, attempt_id)
 
     monkeypatch.setattr(FilesSession, "commit", disturbing)
-    with pytest.raises(JournalError, match="was not undone completely"), desk.step():
-        save("a")
-        also()
+    fails(desk, JournalError, (save, "a"), (also,), match="was not undone completely")
     assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
     assert (found.needs_attention, "was not undone completely" in found.note) == (True, True)

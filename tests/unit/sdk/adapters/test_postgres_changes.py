@@ -1,7 +1,5 @@
 """The state diff of PostgreSQL: exact values under any settings, and transactions without a diff."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -61,9 +59,7 @@ DIFFS: dict[str, tuple[list[str], list[str], Expected]] = {
 
 
 @pytest.mark.parametrize(("before", "said", "expected"), DIFFS.values(), ids=DIFFS)
-def test_the_diff_lists_changes(
-    server: Database, before: list[str], said: list[str], expected: Expected
-) -> None:
+def test_the_diff_lists_changes(server: Database, before, said, expected) -> None:
     assert_diff(server, before, said, expected)
 
 
@@ -81,12 +77,10 @@ EXACTLY = [
 
 @pytest.mark.parametrize(("kind", "before", "after"), EXACTLY)
 def test_what_postgresql_holds_is_compared(server: Database, kind: str, before: str, after: str) -> None:
-    defined = [
-        f"CREATE TABLE words (id integer PRIMARY KEY, t {kind})",
-        f"INSERT INTO words VALUES (1, {before}), (2, {before})",
-    ]
+    made = f"CREATE TABLE words (id integer PRIMARY KEY, t {kind})"
+    rows = f"INSERT INTO words VALUES (1, {before}), (2, {before})"
     said = [f"UPDATE words SET t = {value} WHERE id = {n}" for n, value in ((1, after), (2, before))]
-    assert_diff(server, defined, ["SET LOCAL extra_float_digits = -13", *said], {"words[1]"})
+    assert_diff(server, [made, rows], ["SET LOCAL extra_float_digits = -13", *said], {"words[1]"})
 
 
 SETTINGS = ["search_path = tenant", "timezone = 'Asia/Tokyo'", "bytea_output = 'escape'"]
@@ -94,33 +88,30 @@ SETTINGS = ["search_path = tenant", "timezone = 'Asia/Tokyo'", "bytea_output = '
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database, setting: str) -> None:
-    server.outside("CREATE SCHEMA tenant")
     columns = "(id integer PRIMARY KEY, state text, at timestamptz, raw bytea)"
-    server.outside(f"CREATE TABLE tenant.orders {columns}")
-    server.outside("INSERT INTO tenant.orders VALUES (1, 'tenant', now(), 'x'), (2, 'tenant', now(), 'x')")
+    rows = "INSERT INTO tenant.orders VALUES (1, 'tenant', now(), 'x'), (2, 'tenant', now(), 'x')"
+    server.outside("CREATE SCHEMA tenant", f"CREATE TABLE tenant.orders {columns}", rows)
     said = [f"UPDATE tenant.orders SET state = {v} WHERE id = {n}" for n, v in ((1, "'paid'"), (2, "state"))]
     try:
         found = diff_of(server, f"SET LOCAL {setting}", *said)
     finally:
         server.outside("DROP SCHEMA tenant CASCADE")
-    assert found is not None
-    ((key, (before, after)),) = found.items()
+    ((key, (before, after)),) = found.items() if found else ()
     assert key in {"orders[1]", "tenant.orders[1]"}
     assert (before["state"], after["state"]) == ("tenant", "paid")
 
 
 def test_rows_under_row_security_of_others_have_no_diff(server: Database) -> None:
     server.outside(
-        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
-        "ALTER TABLE orders FORCE ROW LEVEL SECURITY",
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
         "CREATE POLICY mine ON orders USING (state = current_setting('app.tenant', true))",
         "CREATE ROLE tenant_agent NOLOGIN",
         "GRANT USAGE ON SCHEMA public TO tenant_agent",
         "GRANT ALL ON orders TO tenant_agent",
     )
     try:
-        said = ["SET LOCAL ROLE tenant_agent", "SELECT set_config('app.tenant', 'new', true)"]
-        assert diff_of(server, *said, "UPDATE orders SET state = 'new' WHERE id = 1") is None
+        role = ["SET LOCAL ROLE tenant_agent", "SELECT set_config('app.tenant', 'new', true)"]
+        assert diff_of(server, *role, "UPDATE orders SET state = 'new' WHERE id = 1") is None
     finally:
         server.outside("DROP OWNED BY tenant_agent", "DROP ROLE tenant_agent")
 
@@ -142,11 +133,9 @@ def test_uncounted_rows_have_no_diff(server: Database, statement: str) -> None:
 def test_rows_hidden_from_the_login_have_no_diff(server: Database, conninfo: str) -> None:
     """The tool takes a role that sees them all; the second connection has the login's."""
     server.outside(
-        "DROP ROLE IF EXISTS rows_owner",
-        "DROP ROLE IF EXISTS rows_login",
+        "DROP ROLE IF EXISTS rows_owner, rows_login",
         "CREATE ROLE rows_owner NOLOGIN",
-        "CREATE ROLE rows_login LOGIN NOINHERIT",
-        "GRANT rows_owner TO rows_login",
+        "CREATE ROLE rows_login LOGIN NOINHERIT IN ROLE rows_owner",
         "GRANT ALL ON SCHEMA public TO rows_owner, rows_login",
         "ALTER TABLE lines OWNER TO rows_owner",
         "GRANT ALL ON lines TO rows_login",
@@ -158,24 +147,20 @@ def test_rows_hidden_from_the_login_have_no_diff(server: Database, conninfo: str
         for statement in ("UPDATE lines SET n = n + 1", "DELETE FROM lines"):
             assert diff_of(server, "SET LOCAL ROLE rows_owner", statement) is None
     finally:
-        for role in ("rows_login", "rows_owner"):
-            server.outside(f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
+        server.outside("DROP OWNED BY rows_login, rows_owner CASCADE", "DROP ROLE rows_login, rows_owner")
 
 
 def test_what_others_do_meanwhile_is_not_ours(server: Database) -> None:
+    theirs = "UPDATE orders SET state = 'theirs' WHERE id = 2", "INSERT INTO orders VALUES (99, 'theirs')"
     with server.session() as session:
         server.run(session, "UPDATE orders SET state = 'paid' WHERE id = 1")
-        server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
-        server.outside("INSERT INTO orders VALUES (99, 'theirs')")
+        server.outside(*theirs)
         with psycopg.connect(server.adapter._conninfo) as other:  # type: ignore[union-attr]
             other.execute("DELETE FROM orders WHERE id = 3")
             other.execute("INSERT INTO lines VALUES (2, 'c', 1)")  # it holds the row of order 2
-            changes = session.changes()
+            (change,) = session.changes() or ()
             other.rollback()
-    assert changes is not None
-    assert [(one.key, one.before, one.after) for one in changes] == [
-        ("orders[1]", order(1, "new"), order(1, "paid"))
-    ]
+    assert (change.key, change.before, change.after) == ("orders[1]", order(1, "new"), order(1, "paid"))
 
 
 def test_a_lock_that_hides_a_removal_is_no_lie(server: Database) -> None:
@@ -201,11 +186,9 @@ def test_what_a_commit_would_refuse_is_raised_as_preparing_one_does(server: Data
 def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> None:
     server.outside(
         "CREATE OR REPLACE FUNCTION closes() RETURNS trigger LANGUAGE plpgsql AS "
-        "'BEGIN UPDATE orders SET state = ''closed'' WHERE id = 2; RETURN NULL; END'"
-    )
-    server.outside(
+        "'BEGIN UPDATE orders SET state = ''closed'' WHERE id = 2; RETURN NULL; END'",
         "CREATE CONSTRAINT TRIGGER t AFTER UPDATE ON lines DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION closes()"
+        "FOR EACH ROW EXECUTE FUNCTION closes()",
     )
     with server.session() as session:
         server.run(session, "UPDATE lines SET n = 9 WHERE order_id = 1")
@@ -214,9 +197,7 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
             session.changes()
 
 
-def test_without_time_there_is_no_diff(
-    server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_time_there_is_no_diff(server: Database, conninfo: str, monkeypatch) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
     for seconds in (0.0, -5.0):
         monkeypatch.setattr(row_diff, "MAX_SECONDS", seconds)
@@ -224,11 +205,3 @@ def test_without_time_there_is_no_diff(
             connection.execute("DELETE FROM orders WHERE id = 3")
             assert changes_of(connection, lambda: psycopg.connect(conninfo, autocommit=True)) is None
             connection.rollback()
-
-
-def test_what_is_too_large_is_cut_off(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the answer is neither kept nor waited for, and the session is undone as ever."""
-    server.outside("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(10, 9000) AS n")
-    monkeypatch.setattr(row_diff, "MAX_BYTES", 10_000)
-    assert diff_of(server, "DELETE FROM orders WHERE id > 9") is None
-    assert diff_of(server, "DELETE FROM orders WHERE id = 10") is not None

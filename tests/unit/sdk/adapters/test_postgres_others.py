@@ -1,13 +1,9 @@
 """PostgreSQL: the schema of an attempt's mark, and concurrent sessions."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
@@ -23,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("postgresql")
 
 
 @pytest.fixture
-def outside(conninfo: str, rows: PostgresRows) -> Iterator[psycopg.Connection[Any]]:
+def outside(conninfo: str, rows: PostgresRows):
     """Somebody else's connection to the database of the rows."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         yield connection
@@ -42,9 +38,9 @@ MOVES = {
 
 
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
-def test_no_tool_moves_the_mark(outside: psycopg.Connection[Any], rows: PostgresRows, moves: str) -> None:
+def test_no_tool_moves_the_mark(outside: psycopg.Connection, rows: PostgresRows, moves: str) -> None:
     adapter = rows.adapter()
-    session = adapter.begin("t-1")
+    session, marks = adapter.begin("t-1"), "SELECT attempt_id FROM {}.countersign_landed"
     outside.execute("CREATE SCHEMA tenant_7")
     outside.execute("CREATE TABLE tenant_7.countersign_landed (LIKE countersign_landed INCLUDING ALL)")
     try:
@@ -53,15 +49,14 @@ def test_no_tool_moves_the_mark(outside: psycopg.Connection[Any], rows: Postgres
             adapter.execute(moves)
         commit(session)
         assert rows.adapter().landed("a-1") is True
-        marks = "SELECT attempt_id FROM {}.countersign_landed"
-        assert outside.execute(marks.format("public").encode()).fetchall() == [("a-1",)]
-        assert outside.execute(marks.format("tenant_7").encode()).fetchall() == []
+        for schema, found in (("public", [("a-1",)]), ("tenant_7", [])):
+            assert outside.execute(marks.format(schema).encode()).fetchall() == found
     finally:
         outside.execute("DROP SCHEMA tenant_7 CASCADE")
         outside.execute(f'DROP SCHEMA IF EXISTS "{outside.info.user}" CASCADE'.encode())
 
 
-def test_an_agent_s_own_schema_has_its_mark(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+def test_the_schema_of_an_agent_has_its_mark(conninfo: str, outside: psycopg.Connection) -> None:
     outside.execute('CREATE SCHEMA "Ten ant"')
     try:
         adapter = PostgresAdapter(f"{conninfo}?options=-csearch_path%3D%22Ten%5C%20ant%22", name="rows")
@@ -73,7 +68,7 @@ def test_an_agent_s_own_schema_has_its_mark(conninfo: str, outside: psycopg.Conn
         outside.execute('DROP SCHEMA "Ten ant" CASCADE')
 
 
-def test_landed_waits_for_a_commit_that_is_under_way_and_not_for_ever(conninfo: str) -> None:
+def test_landed_waits_briefly_for_a_commit_under_way(conninfo: str) -> None:
     patient, hasty = PostgresAdapter(conninfo), PostgresAdapter(conninfo, wait_seconds=0.1)
     for adapter, found in ((hasty, None), (patient, True)):
         session = patient.begin("t-1")
@@ -81,18 +76,16 @@ def test_landed_waits_for_a_commit_that_is_under_way_and_not_for_ever(conninfo: 
         late = threading.Timer(0.3, session.commit if found else session.undo, ["a-1"] if found else [])
         late.start()
         began = time.monotonic()
-        assert adapter.landed("a-1") is found
-        assert (time.monotonic() - began > 0.2) is (found is True)
+        assert (adapter.landed("a-1"), time.monotonic() - began > 0.2) == (found, found is True)
         late.join()
 
 
 def test_many_that_come_first_at_once_all_begin(conninfo: str, rows: PostgresRows) -> None:
-    """Scenario of a first deployment: every process makes the table of marks, and each finds another's half made."""
+    """In a first deployment every process makes the table of marks, and each finds another's half made."""
     together = threading.Barrier(6)
 
     def begin(_: int) -> None:
         adapter = PostgresAdapter(conninfo, name="rows")
-        adapter.connect().close()
         together.wait(10)
         adapter.begin("t" * 64).undo()
 
@@ -100,7 +93,7 @@ def test_many_that_come_first_at_once_all_begin(conninfo: str, rows: PostgresRow
         list(pool.map(begin, range(6)))
 
 
-def test_a_used_name_is_reported_first(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+def test_a_used_name_is_reported_first(conninfo: str, outside: psycopg.Connection) -> None:
     outside.execute("CREATE DOMAIN countersign_landed AS text")
     try:
         with pytest.raises(psycopg.errors.DuplicateObject):
@@ -112,15 +105,15 @@ def test_a_used_name_is_reported_first(conninfo: str, outside: psycopg.Connectio
 # ------------------------------------------------------------------------------ others who write meanwhile
 
 
-def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple[Any, Any]:
-    """Live tools that read and write numbers; `also` is said behind each SELECT."""
+def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple:
+    """Live tools that read and write numbers; `also` ends each SELECT."""
+    live = {"lane": "live", "adapter": adapter, "registry": desk.registry}
 
-    @tool("look", lane="live", adapter=adapter, registry=desk.registry)
+    @tool("look", **live)
     def look(key: str) -> int:
-        row = adapter.execute(f"SELECT value FROM rows WHERE key = %s {also}", (key,)).fetchone()
-        return int(row[0])
+        return int(adapter.execute(f"SELECT value FROM rows WHERE key = %s {also}", (key,)).fetchone()[0])
 
-    @tool("put", lane="live", adapter=adapter, registry=desk.registry)
+    @tool("put", **live)
     def put(key: str, value: int) -> None:
         adapter.execute("UPDATE rows SET value = %s WHERE key = %s", (str(value), key))
 
@@ -136,8 +129,6 @@ def test_scenario_45_a_lost_update_is_refused(conninfo: str, rows: PostgresRows,
         assert rows.change_outside("n", "15")
         put("n", before + 1)
     assert (rows.outside("n"), moved.value.adapter, moved.value.key) == ("15", "rows", "")
-    met = "another transaction was met in 'rows' ('put': could not serialize access due to concurrent update)"
-    assert str(moved.value).startswith(met)
 
 
 def test_scenario_45_write_skew_is_refused(conninfo: str, rows: PostgresRows, desk: Desk) -> None:
@@ -169,7 +160,7 @@ WAITED = r"lock timeout, wait_seconds=0\.1.*Retry"
 
 
 @pytest.fixture
-def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connection[Any]:
+def busy(outside: psycopg.Connection, rows: PostgresRows) -> psycopg.Connection:
     """Another session has written to the table and not committed yet."""
     rows.change_outside("k", "old")
     outside.execute("BEGIN")
@@ -177,7 +168,7 @@ def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connec
     return outside
 
 
-def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[Any]) -> None:
+def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
     with pytest.raises(IsolationConflict, match=WAITED) as raised:
         adapter.begin("t-1")
@@ -199,7 +190,7 @@ def test_a_locked_row_is_one_and_the_session_lives(conninfo: str, rows: Postgres
     assert rows.outside("other") == "mine"
 
 
-def test_a_table_of_marks_being_made_is_a_conflict(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+def test_a_table_of_marks_being_made_is_a_conflict(conninfo: str, outside: psycopg.Connection) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
     with outside.transaction():
         outside.execute(_TABLE.encode())

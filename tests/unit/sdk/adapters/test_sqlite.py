@@ -1,17 +1,16 @@
 """SQLite may end transactions by itself; no live work remains, and every later use raises."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from countersign import SessionLost, SQLiteAdapter, tool
-from tests.fakes.desk import Desk, refund_tool
+from countersign import SessionLost, tool
+from tests.fakes.desk import Desk
+from tests.fakes.running import run
 from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, balances, credit, write_blob
 
 Use = Callable[[sqlite3.Connection], object]
@@ -38,20 +37,20 @@ ENDS: dict[str, Use] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_after_sqlite_ended_the_transaction_everything_is_refused(bank: Bank, end: Use) -> None:
-    block = bank.session.savepoint()
+    session, block = bank.session, bank.session.savepoint()
     with bank.effect():
         credit(bank.connection)
     with pytest.raises(SessionLost, match="Nothing of it is kept"), bank.effect():
         end(bank.connection)
     for refused in (
-        bank.effect().__enter__, bank.session.savepoint, bank.session.verify_isolation, bank.session.changes,
-        lambda: bank.session.prepare("a-1"), block.release, block.rollback,
+        bank.effect().__enter__, session.savepoint, session.verify_isolation, session.changes,
+        lambda: session.prepare("a-1"), block.release, block.rollback,
     ):  # fmt: skip
         with pytest.raises(SessionLost):
             refused()
     with pytest.raises(sqlite3.Error):
-        bank.session.commit("a-1")
-    bank.session.undo()
+        session.commit("a-1")
+    session.undo()
     assert (bank.balances(), bank.adapter.landed("a-1")) == ([100, 100], False)
 
 
@@ -81,8 +80,7 @@ def test_a_tool_that_swallows_it_and_goes_on_writes_nothing(bank: Bank, write: U
             bank.connection.execute(BOOK_AGAIN)
         with suppress(Exception):
             write(bank.connection)
-    with closing(sqlite3.connect(bank.path)) as connection:
-        assert connection.execute("SELECT * FROM accounts").fetchall() == [("a", 100), ("b", 100)]
+    assert bank.balances() == [100, 100]
 
 
 def test_an_outer_tool_does_not_hide_it(bank: Bank) -> None:
@@ -168,14 +166,17 @@ def test_undo_keeps_what_it_needs(bank: Bank, statement: str) -> None:
 
 def test_a_tool_cannot_take_the_guard_off(bank: Bank) -> None:
     with bank.effect():
-        for guard in (None, lambda *_: sqlite3.SQLITE_OK):
+        connection = bank.connection
+        for take_off in (
+            lambda: connection.set_authorizer(None),
+            lambda: connection.set_authorizer(lambda *_: sqlite3.SQLITE_OK),
+            lambda: connection.deserialize(b""),
+        ):
             with pytest.raises(sqlite3.NotSupportedError):
-                bank.connection.set_authorizer(guard)
-        with pytest.raises(sqlite3.NotSupportedError):
-            bank.connection.deserialize(b"")
-        credit(bank.connection)
+                take_off()
+        credit(connection)
         with pytest.raises(sqlite3.DatabaseError):
-            bank.connection.commit()
+            connection.commit()
     bank.session.undo()
     assert bank.balances() == [100, 100]
 
@@ -207,29 +208,25 @@ def test_an_outer_effect_stays_guarded_and_watched_after_an_inner_one(bank: Bank
 # --------------------------------------------------------------------------------------- a whole transaction
 
 
-@pytest.mark.parametrize("raises_itself", [False, True])
+@pytest.mark.parametrize("error", [ZeroDivisionError, SessionLost])
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_block_raises_a_loss_it_swallowed(
-    desk: Desk, path: Path, adapter: SQLiteAdapter, raises_itself: bool, dry_run: bool
+    desk: Desk, refund, path: Path, adapter, error, dry_run: bool
 ) -> None:
-    refund = refund_tool(desk)
-
     @tool("book", lane="live", adapter=adapter, registry=desk.registry)
     def book(order: str, account: str = "a") -> None:
         with suppress(sqlite3.IntegrityError):
             adapter.connection.execute("INSERT INTO booked VALUES (?)", (order,))
         credit(adapter.connection, account)
 
-    ends = pytest.raises(ZeroDivisionError if raises_itself else SessionLost)
-    with ends, desk.step("t-1", dry_run=dry_run):
+    with pytest.raises(error), desk.step("t-1", dry_run=dry_run):
         book("o-0")
         for order in ("o-1", "o-2"):
             with pytest.raises(SessionLost):
                 book(order)
         refund("o-1", 100)
-        if raises_itself:
+        if error is ZeroDivisionError:
             raise ZeroDivisionError
     assert (balances(path), desk.done) == ([100, 100], [])
-    with desk.step("t-2"):
-        book("o-2", "b")
+    run(desk, (book, "o-2", "b"), key="t-2")
     assert balances(path) == [100, 101]

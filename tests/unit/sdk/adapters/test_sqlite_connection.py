@@ -1,17 +1,13 @@
 """The connection that live tools on SQLite get: kept too long, or bypassed it."""
 
-from __future__ import annotations
-
 import contextvars
 import os
 import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +18,7 @@ from tests.unit.sdk.adapters.bank import Bank, write_blob
 PUT = "INSERT INTO notes VALUES (?)"
 
 
-def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -> Callable[[], str]:
+def heard_in_a_thread(act, *, with_context: bool = True):
     """What it answers once it is let go."""
     answers: list[str] = []
 
@@ -44,15 +40,15 @@ def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -
     return let_go
 
 
-STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
+STATEMENTS = {
     "one": lambda connection: connection.execute(PUT, ("late",)),
     "many": lambda connection: connection.executemany(PUT, [("late",)]),
 }
 
 
 @pytest.mark.parametrize("write", [*STATEMENTS.values(), write_blob], ids=[*STATEMENTS, "blob"])
-def test_one_kept_too_long_writes_nothing(bank: Bank, write: Callable[[sqlite3.Connection], object]) -> None:
-    late: list[Callable[[], str]] = []
+def test_one_kept_too_long_writes_nothing(bank: Bank, write) -> None:
+    late = []
     with pytest.raises(TimeoutError), bank.effect():
         kept = bank.connection
         late.append(heard_in_a_thread(lambda: write(kept)))
@@ -94,14 +90,14 @@ def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(bank
     assert bank.noted() == []
 
 
-CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
+CURSORS = [
     sqlite3.Cursor,
     lambda connection: connection.cursor(type("Own", (sqlite3.Cursor,), {})),
 ]
 
 
 @pytest.mark.parametrize("cursor", CURSORS)
-def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable[[Any], Any]) -> None:
+def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor) -> None:
     with bank.effect():
         for run_internal in (
             lambda it: it.execute(PUT, ("bare",)),
@@ -114,8 +110,8 @@ def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable[[Any], 
 
 
 @pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
-def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable[[sqlite3.Connection], Any]) -> None:
-    def rows() -> Iterator[tuple[str]]:
+def test_no_row_survives_an_ended_transaction(bank: Bank, by) -> None:
+    def rows():
         yield ("r1",)
         with suppress(sqlite3.Error):
             by(bank.connection).execute("INSERT OR ROLLBACK INTO notes VALUES ('dup')")
@@ -133,7 +129,7 @@ def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable[[sqlite3.
 
 
 @pytest.fixture
-def ctrl_c() -> Iterator[Callable[[], None]]:
+def ctrl_c():
     """What a terminal sends, to this process and now."""
 
     def send() -> None:
@@ -145,13 +141,13 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callable[[int], None]:
+def asked(monkeypatch, ctrl_c):
     """Let it come while SQLite asks about such an action for the first time."""
 
     def arm(action: int) -> None:
         real, left = LiveConnection._allowed, [action]
 
-        def allowed(self: LiveConnection, what: int, *more: Any) -> int:
+        def allowed(self: LiveConnection, what: int, *more) -> int:
             if what in left:
                 left.clear()
                 ctrl_c()
@@ -163,7 +159,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
 
 
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
-def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], None], act: Any) -> None:
+def test_an_interrupted_authorizer_allows(bank: Bank, asked, act) -> None:
     """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
     with bank.effect():
         asked(sqlite3.SQLITE_INSERT)
@@ -174,7 +170,7 @@ def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], Non
     assert bank.noted() == []
 
 
-def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked: Callable[[int], None]) -> None:
+def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked) -> None:
     with bank.effect():
         bank.connection.execute(PUT, ("a",))
     bank.session.prepare("a-1")
@@ -185,7 +181,7 @@ def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked: Call
     assert not bank.session._connection.is_open
 
 
-def test_an_interrupt_of_a_wait_leaves_the_lock_to_others(path: Path, ctrl_c: Callable[[], None]) -> None:
+def test_an_interrupt_of_a_wait_leaves_the_lock_to_others(path: Path, ctrl_c) -> None:
     """The lock was got after all, and kept until a garbage collection."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")

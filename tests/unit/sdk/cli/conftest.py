@@ -1,11 +1,7 @@
 """What an operator has at a terminal: a service at an address, the environment, and the file of a program's tools."""
 
-from __future__ import annotations
-
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +11,7 @@ from tests.fakes.service_http import serving
 
 
 @pytest.fixture
-def own_registry(tmp_path: Path) -> Iterator[None]:
+def own_registry(tmp_path):
     """The default registry without what other tests declared; what is imported from the folder is forgotten after."""
     tools, modules = dict(default_registry._tools), set(sys.modules)
     default_registry._tools.clear()
@@ -29,7 +25,7 @@ def own_registry(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def operated(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def operated(desk: Desk, monkeypatch):
     """The desk's service over a socket, and the environment an operator sets."""
     with serving(desk.face) as url:
         desk.service.iss, desk.service._now = url, time.time

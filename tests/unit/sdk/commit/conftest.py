@@ -1,20 +1,13 @@
-"""A refund and a charge of the test's desk, and timeouts that are over soon for tests that say so."""
-
-from typing import Any
+"""A charge of the test's desk, and timeouts that are over soon for tests that request them."""
 
 import pytest
 
-from tests.fakes.desk import Desk, charge_tools, refund_tool
+from tests.fakes.desk import Desk, charge_tools
 from tests.fakes.running import hurried
 
 __all__ = ["hurried"]
 
 
 @pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)
-
-
-@pytest.fixture
-def charge(desk: Desk) -> Any:
+def charge(desk: Desk):
     return charge_tools(desk)

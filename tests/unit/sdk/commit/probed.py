@@ -1,10 +1,9 @@
 """A payment whose other side can be asked, for tests of probes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
-from countersign import Placeholder, Unsure, current_effect, probe
+from countersign import Unsure, current_effect, probe
 from countersign.concurrency import SyncExecutor
 from tests.fakes.desk import Desk, charge_undone_by_void
 from tests.fakes.running import order_tool, refusing_tool
@@ -12,21 +11,9 @@ from tests.fakes.running import order_tool, refusing_tool
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 
 
-@dataclass
-class Payment:
-    """A payment whose outcome its probe may know."""
-
-    desk: Desk
-    answer: Callable[[], Any]
-    asked: list[tuple[Any, ...]]
-    pay: Callable[[str, int], Placeholder[dict[str, int]]]
-
-
-def payment(
-    desk: Desk, answer: Any, error: BaseException | None = None, *, acts: bool = True, **options: Any
-) -> Payment:
+def payment(desk: Desk, answer, error=None, *, acts: bool = True, **options):
     """A tool that acts and raises, and its probe; `answer` is what that answers, or a function that does."""
-    asked: list[tuple[Any, ...]] = []
+    asked = []
 
     @order_tool(desk, probe="find_pay", **options)
     def pay(order_id: str, cents: int) -> dict[str, int]:
@@ -34,10 +21,10 @@ def payment(
             desk.act("pay", order_id, cents)
         raise error or ConnectionError("lost")
 
-    found = Payment(desk, answer if callable(answer) else lambda: answer, asked, pay)
+    found = SimpleNamespace(pay=pay, asked=asked, answer=answer if callable(answer) else lambda: answer)
 
     @probe("find_pay", registry=desk.registry)
-    def find_pay(cents: int, order_id: str) -> Any:
+    def find_pay(cents: int, order_id: str):
         asked.append((order_id, cents, current_effect()))
         return found.answer()
 
@@ -48,7 +35,7 @@ def unsure() -> Unsure:
     return Unsure()
 
 
-def sleeping(desk: Desk, monkeypatch: Any, then: Callable[[], None] = lambda: None) -> list[float]:
+def sleeping(desk: Desk, monkeypatch, then: Callable[[], None] = lambda: None) -> list[float]:
     """Time passes at once, and something may happen meanwhile."""
     slept: list[float] = []
 
@@ -61,14 +48,14 @@ def sleeping(desk: Desk, monkeypatch: Any, then: Callable[[], None] = lambda: No
     return slept
 
 
-def raising(error: BaseException) -> Callable[[], Any]:
-    def answer() -> Any:
+def raising(error: BaseException) -> Callable:
+    def answer(*_):
         raise error
 
     return answer
 
 
-def probed_void(desk: Desk, answer: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
+def probed_void(desk: Desk, answer: Callable, **options) -> tuple:
     """A charge whose `void` is lost, with a probe of its own; and what says that the charge is not wanted."""
 
     @order_tool(desk, resource=("Charge", "charge_id"), probe="voided", **options)

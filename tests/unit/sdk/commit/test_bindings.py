@@ -4,7 +4,6 @@ import functools
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,15 +15,13 @@ from tests.unit.sdk.hunting import everything_of
 LARGE = 90_000
 
 
-def approved(desk: Desk, *calls: Any, key: str = "t-1") -> None:
+def approved(desk: Desk, *calls, key: str = "t-1") -> None:
     """Run a block that asks people, and have them say yes to what it staged."""
     desk.service.approve(fails(desk, ReviewPending, *calls, key=key).error.txn)
 
 
-@pytest.mark.parametrize(("anew", "reported"), [(False, EffectFailed), (True, ReviewPending)])
-def test_a_file_changed_after_approval_is_not_used(
-    desk: Desk, tmp_path: Path, anew: bool, reported: Any
-) -> None:
+@pytest.mark.parametrize(("anew", "raised"), [(False, EffectFailed), (True, ReviewPending)])
+def test_a_file_changed_after_approval_fires_nothing(desk: Desk, tmp_path, anew: bool, raised) -> None:
     """Nor does the approval cover its next content: the digest next to its name says which bytes were meant."""
     page = tmp_path / "page.html"
 
@@ -35,14 +32,14 @@ def test_a_file_changed_after_approval_is_not_used(
             raise NotDone("the file is not the one that was approved")
         desk.act("publish", content.decode())
 
-    def staged() -> tuple[Any, ...]:
+    def staged() -> tuple:
         return publish, str(page), hashlib.sha256(page.read_bytes()).hexdigest(), LARGE
 
     page.write_text("approved")
     call = staged()
     approved(desk, call)
     page.write_text("swapped")
-    fails(desk, reported, staged() if anew else call)
+    fails(desk, raised, staged() if anew else call)
     assert desk.done == []
 
 
@@ -82,7 +79,7 @@ def test_a_hook_under_a_tool_gets_the_approved_bytes_and_cannot_reach_the_next_e
     assert seen == [["a@b"]] * 3
 
 
-def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: Desk, refund: Any) -> None:
+def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: Desk, refund) -> None:
     one, two, other = (refund, "o-1", LARGE), (refund, "o-2", LARGE + 1), (refund, "o-2", LARGE)
     approved(desk, one, two)
     for calls in ((two, one), (one,), (one, other)):
@@ -90,7 +87,7 @@ def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: De
     assert desk.done == []
 
 
-def test_a_secret_that_a_tool_looks_up_reaches_no_wire_and_no_journal(desk: Desk, monkeypatch: Any) -> None:
+def test_a_secret_that_a_tool_looks_up_reaches_no_wire_and_no_journal(desk: Desk, monkeypatch) -> None:
     """The reference is bound and shown; only the tool reads its target."""
     used, sent, answer = list[str](), list[bytes](), desk.face.answer
     monkeypatch.setenv("BANK_KEY", "sk-canary-5f0c")
@@ -99,7 +96,7 @@ def test_a_secret_that_a_tool_looks_up_reaches_no_wire_and_no_journal(desk: Desk
     def wire(account: str, key: str, amount_cents: int) -> None:
         used.append(os.environ[key.removeprefix("env:")])
 
-    def recording(request: Any) -> Any:
+    def recording(request):
         response = answer(request)
         sent.extend([bytes(request.read()), response.read(), str(request.headers).encode()])
         return response
@@ -110,6 +107,5 @@ def test_a_secret_that_a_tool_looks_up_reaches_no_wire_and_no_journal(desk: Desk
     run(desk, call)
     assert used == ["sk-canary-5f0c"]
     assert any(b"env:BANK_KEY" in one for one in sent)
-    assert not [
-        one for one in [*sent, *everything_of(desk.folder / "journal.db").values()] if b"sk-canary" in one
-    ]
+    kept = everything_of(desk.folder / "journal.db").values()
+    assert not any(b"sk-canary" in one for one in (*sent, *kept))

@@ -1,17 +1,12 @@
 """A list whose redemption is refused repeatedly: once it is reported as given up, it is not fired later."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import httpx2
 import pytest
 
-from countersign import ReleaseLapsed, ReviewPending, SQLiteAdapter, resume
+from countersign import ReleaseLapsed, ReviewPending, resume
 from countersign.contract import EffectState, ErrorCode, TxnState
 from countersign.contract.wire import RedemptionView
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import Left, fails, run
 from tests.fakes.service import FakeService, Refused
 
@@ -19,16 +14,16 @@ DONE = [("refund", "o-1", 20_000)]
 
 
 @pytest.fixture
-def refund(desk: Desk) -> tuple[Any, ...]:
+def refund(desk: Desk) -> tuple:
     """A call that people are asked about."""
     return refund_tool(desk), "o-1", 20_000
 
 
 @pytest.fixture
-def lagging(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def lagging(desk: Desk, monkeypatch):
     """Redemptions meet a replica that does not know the key of the releases; called, it has caught up."""
 
-    def bad(*_: Any) -> Any:
+    def bad(*_):
         raise Refused(400, ErrorCode.BAD_TOKEN, "signed with a key that is not known here")
 
     redeem = desk.service.redeem
@@ -41,7 +36,7 @@ def _approved(desk: Desk) -> None:
     """People approve every pending review."""
     look = desk.service.wait
 
-    def wait(txn: str, _: float) -> Any:
+    def wait(txn: str, _: float):
         desk.service.approve(txn)
         return look(txn, 0)
 
@@ -51,7 +46,7 @@ def _approved(desk: Desk) -> None:
 approved = pytest.mark.usefixtures("_approved")
 
 
-def lapses(desk: Desk, refund: Any, match: str | None = None) -> Left:
+def lapses(desk: Desk, refund, match: str | None = None) -> Left:
     return fails(desk, ReleaseLapsed, refund, wait=60, match=match)
 
 
@@ -62,7 +57,7 @@ def record_of(desk: Desk) -> tuple[str, bool]:
 
 @approved
 @pytest.mark.parametrize("key", ["t-1", "t-2"])
-def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund: Any, lagging: Any, key: str) -> None:
+def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund, lagging, key: str) -> None:
     lapsed = lapses(desk, refund, "refused 8 times, most recently because")
     assert "bad_token" in lapsed.said and "use another key" in lapsed.said
     assert not lapsed.error.may_fire
@@ -75,8 +70,8 @@ def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund: Any, la
 
 @approved
 @pytest.mark.parametrize("withdrawal", ["refused", "lost", "ends nothing"])
-def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: Any, withdrawal: str) -> None:
-    def withdraw(txn: str, *_: Any) -> Any:
+def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund, lagging, withdrawal: str) -> None:
+    def withdraw(txn: str, *_):
         if withdrawal == "refused":
             raise Refused(403, ErrorCode.FROZEN, "frozen")
         if withdrawal == "lost":
@@ -86,9 +81,7 @@ def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: A
     desk.service.withdraw = withdraw  # type: ignore[method-assign]
     lapsed = lapses(desk, refund, r"not( be)? withdrawn")
     assert lapsed.error.may_fire and record_of(desk) == ("ready", True)
-    assert "under this key ('t-1')" in lapsed.said
-    assert "another key: it might happen twice" in lapsed.said
-    assert "Nothing of this transaction remains in effect" not in lapsed.said
+    assert "under this key ('t-1')" in lapsed.said and "another key: it might happen twice" in lapsed.said
     lagging()
     (found,) = resume(desk.another_process())
     assert (found.note, desk.done) == ("fired", DONE)
@@ -96,7 +89,7 @@ def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: A
     assert len(desk.done) == 1
 
 
-def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund: Any, lagging: Any) -> None:
+def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund, lagging) -> None:
     """Nothing was reported as undone, so an approval is not lost to a lagging replica."""
     desk.service.approve(fails(desk, ReviewPending, refund).error.txn)
     with desk.restarted() as later:
@@ -110,17 +103,17 @@ def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund: Any,
 
 @approved
 @pytest.mark.parametrize("after", [8, 9], ids=["by the last redemption", "as it was withdrawn"])
-def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund: Any, after: int) -> None:
+def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund, after: int) -> None:
     """Each try of ours is answered no; one of them was carried out by another replica, first or in the end."""
-    redeem, taken = FakeService.redeem, list[tuple[Any, ...]]()
+    redeem, taken = FakeService.redeem, []
 
-    def no(*given: Any) -> Any:
+    def no(*given):
         taken.append(given)
         if len(taken) == after:
             redeem(desk.service, *given)
         raise Refused(400, ErrorCode.BAD_TOKEN)
 
-    def withdraw(txn: str, *_: Any) -> Any:
+    def withdraw(txn: str, *_):
         redeem(desk.service, *taken[-1])
         raise desk.service.latest(txn).already_redeemed()
 
@@ -131,10 +124,10 @@ def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund: Any, after:
 
 
 @approved
-def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund: Any) -> None:
+def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund) -> None:
     """Otherwise they would approve a list that its caller believes to be withdrawn."""
 
-    def again(*_: Any) -> RedemptionView:
+    def again(*_) -> RedemptionView:
         (revision,) = (one for held in desk.service.revisions.values() for one in held)
         for one in revision.held:
             one.state, one.votes = EffectState.REVIEW, ()
@@ -146,9 +139,7 @@ def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund: Any) -> No
     assert resume(desk.another_process()) == [] and record_of(desk)[0] == "ended"
 
 
-def test_live_work_of_what_is_given_up_is_undone(desk: Desk, lagging: Any) -> None:
-    path = notes_database(desk.folder)
-    note = note_tool(desk, SQLiteAdapter(path, name="notes"))
-    fails(desk, ReleaseLapsed, (note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))
+def test_live_work_of_what_is_given_up_is_undone(desk: Desk, notes, lagging) -> None:
+    fails(desk, ReleaseLapsed, (notes.note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))
     lagging()
-    assert resume(desk.another_process()) == [] and (notes_in(path), desk.done) == ([], [])
+    assert resume(desk.another_process()) == [] and (notes.written(), desk.done) == ([], [])

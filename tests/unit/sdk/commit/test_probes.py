@@ -1,13 +1,11 @@
 """Probes: what became of a call in doubt is asked before anybody gives up, and believed with care."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from countersign import DidNotHappen, Happened, Unsure, errors, probe, resume
-from tests.fakes.desk import Desk, charge_tools, refund_tool, service_states, states
+from tests.fakes.desk import Desk, service_states, states
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.commit.probed import SECONDS, payment, raising, sleeping
 
@@ -15,8 +13,8 @@ PAID = {"paid": 100}
 
 
 @pytest.mark.parametrize("error", [ConnectionError("lost"), ValueError("odd"), StopIteration()], ids=repr)
-def test_what_has_happened_goes_on_as_fired_with_its_result(desk: Desk, error: Exception) -> None:
-    payments, refund = payment(desk, Happened(PAID), error), refund_tool(desk)
+def test_what_has_happened_counts_as_fired(desk: Desk, refund, error: Exception) -> None:
+    payments = payment(desk, Happened(PAID), error)
     for replayed in (False, True):
         left = run(desk, (payments.pay, "o-1", 100), (refund, "o-2", 5))
         paid = left.placed[0]
@@ -46,27 +44,19 @@ def test_a_result_is_typed_as_the_tools_own(desk: Desk) -> None:
     assert run(desk, (count, "o-1")).placed[0].result == (1, 2)
 
 
-def test_what_will_never_happen_takes_the_failure_path(desk: Desk) -> None:
-    payments, charge = payment(desk, DidNotHappen(final=True), acts=False), charge_tools(desk)
+def test_what_will_never_happen_takes_the_failure_path(desk: Desk, charge) -> None:
+    payments = payment(desk, DidNotHappen(final=True), acts=False)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100), (charge, "o-2", 20)
     failed = fails(desk, errors.EffectFailed, *calls, match="find_pay says that it did not happen")
     assert states(desk) == {"charge#1": "compensated", "pay#2": "failed", "charge#3": "unused"}
     assert ([one[0] for one in desk.done], failed.txn.state) == (["charge", "void"], "settled")
 
 
-def test_what_may_fail_alone_fails_alone(desk: Desk) -> None:
-    payments = payment(desk, DidNotHappen(final=True), acts=False, on_exhausted="tool")
-    left = run(desk, (payments.pay, "o-1", 100), (refund_tool(desk), "o-2", 5))
-    assert (left.txn.failed, desk.done) == ((left.placed[0],), [("refund", "o-2", 5)])
-    assert left.txn.state == "settled"
-
-
-def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk: Desk) -> None:
-    payments, charge = payment(desk, DidNotHappen(), acts=False), charge_tools(desk)
+def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk: Desk, charge) -> None:
+    payments = payment(desk, DidNotHappen(), acts=False)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
     unknown = fails(desk, errors.OutcomeUnknown, *calls, match="has not found it, which counts from")
-    assert unknown.error.probe_at == desk.clock.wall() + 60
-    assert "its probe is called again" in unknown.said
+    assert unknown.error.probe_at == desk.clock.wall() + 60 and "its probe is called again" in unknown.said
     desk.clock.advance(59)
     (found,) = resume(desk.runtime)
     assert (found.after, "has not found it" in found.note) == ("unsettled", True)
@@ -79,8 +69,8 @@ def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk
     assert (resume(desk.runtime), len(payments.asked), len(desk.done)) == ([], asked, 2)
 
 
-def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: Desk) -> None:
-    payments, charge = payment(desk, DidNotHappen()), charge_tools(desk)
+def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: Desk, charge) -> None:
+    payments = payment(desk, DidNotHappen())
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
     fails(desk, errors.OutcomeUnknown, *calls)
     payments.answer = lambda: Happened(PAID)
@@ -92,18 +82,17 @@ def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: De
     assert [one[0] for one in desk.done] == ["charge", "pay"]
 
 
-@pytest.mark.parametrize(
-    ("timeout", "then", "raised"),
-    [
-        (10, Happened(PAID), None),
-        (10, DidNotHappen(), errors.EffectFailed),
-        (11, Happened(PAID), errors.OutcomeUnknown),
-    ],
-)
-def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch: Any, timeout: int, then: Any, raised: Any) -> None:
-    answers = iter([DidNotHappen(), then])
+WAITS = [
+    (10, Happened(PAID), None),
+    (10, DidNotHappen(), errors.EffectFailed),
+    (11, Happened(PAID), errors.OutcomeUnknown),
+]
+
+
+@pytest.mark.parametrize(("timeout", "then", "raised"), WAITS)
+def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch, timeout: int, then, raised) -> None:
+    answers, slept = iter([DidNotHappen(), then]), sleeping(desk, monkeypatch)
     payments = payment(desk, lambda: next(answers), acts=False, timeout_seconds=timeout)
-    slept = sleeping(desk, monkeypatch)
     if raised is None:
         assert run(desk, (payments.pay, "o-1", 100)).placed[0].result == PAID
     else:
@@ -113,7 +102,7 @@ def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch: Any, timeout: int, the
 
 @pytest.mark.usefixtures("hurried")
 def test_a_call_that_was_left_running_is_not_believed_to_have_failed(desk: Desk) -> None:
-    go_on, answers = threading.Event(), list[Any]([DidNotHappen(final=True)])
+    go_on, answers = threading.Event(), [DidNotHappen(final=True)]
 
     @order_tool(desk, probe="hung", timeout_seconds=1)
     def hang(order_id: str) -> str:
@@ -176,9 +165,8 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
-def test_anything_else_is_unknown_as_before(desk: Desk, answer: Callable[[], Any]) -> None:
-    payments, charge = payment(desk, answer), charge_tools(desk)
-    calls = (charge, "o-1", 10), (payments.pay, "o-1", 100), (charge, "o-2", 20)
+def test_anything_else_is_unknown_as_before(desk: Desk, charge, answer) -> None:
+    calls = (charge, "o-1", 10), (payment(desk, answer).pay, "o-1", 100), (charge, "o-2", 20)
     unknown = fails(desk, errors.OutcomeUnknown, *calls, match="ConnectionError: lost; its probe find_pay")
     assert states(desk) == {"charge#1": "fired", "pay#2": "unknown", "charge#3": "unused"}
     assert service_states(desk, unknown.txn.txn)[1] == "unknown"
@@ -202,32 +190,28 @@ def test_a_probe_that_exits_leaves_the_outcome_unknown(desk: Desk) -> None:
     assert states(desk) == {"pay#1": "unknown"}
 
 
-SAYS_A_SECRET = pytest.mark.parametrize(
-    ("answer", "reported"),
-    [(raising(ValueError("no 4111")), "it raised ValueError"), (lambda: Unsure("ask 4111"), "cannot tell")],
-)
+SAYS_A_SECRET = [
+    (raising(ValueError("no 4111")), "it raised ValueError"),
+    (lambda: Unsure("ask 4111"), "cannot tell"),
+]
 
 
-@SAYS_A_SECRET
-def test_a_probe_answer_about_secrets_is_hidden(desk: Desk, answer: Any, reported: str) -> None:
+@pytest.mark.parametrize(("answer", "reported"), SAYS_A_SECRET)
+def test_a_probe_answer_about_secrets_is_hidden(desk: Desk, answer, reported: str) -> None:
     payments = payment(desk, answer, secret=["order_id"])
     unknown = fails(desk, errors.OutcomeUnknown, (payments.pay, "4111", 100))
     assert (reported in unknown.said, "4111" in unknown.said) == (True, False)
 
 
-@SAYS_A_SECRET
-def test_nor_what_the_probe_of_a_compensation_says(
-    desk: Desk, caplog: Any, answer: Any, reported: str
-) -> None:
-    """Its own manifest has no secret: it was handed one of the call that it takes back."""
+@pytest.mark.parametrize(("answer", "reported"), SAYS_A_SECRET)
+def test_a_probe_answer_of_a_compensation_is_hidden(desk: Desk, caplog, answer, reported: str) -> None:
+    """Its own manifest has no secret: it got one of the call that it compensates."""
 
     @order_tool(desk, resource=("Card", "const:c"), probe="find_void")
     def void(card: str) -> None:
         raise ConnectionError("lost")
 
-    @probe("find_void", registry=desk.registry)
-    def find_void(card: str) -> Any:
-        return answer()
+    probe("find_void", registry=desk.registry)(lambda card: answer())
 
     @order_tool(desk, secret=["card"], compensate="void", compensation_map={"card": "args:/card"})
     def charge(order_id: str, card: str) -> None: ...

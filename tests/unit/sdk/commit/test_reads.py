@@ -1,29 +1,15 @@
 """A read that fired changed nothing, for any result of the others."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from countersign import Serialize, SQLiteAdapter, errors, resume, transaction
+from countersign import Serialize, errors, resume, transaction
 from countersign.contract.states import EffectState
 from countersign.journal.export import describe_transaction
-from tests.fakes.desk import (
-    Desk,
-    charge_tools,
-    failing_tool,
-    note_tool,
-    notes_database,
-    notes_in,
-    refund_tool,
-)
+from tests.fakes.desk import Desk, failing_tool
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 
 
-def look_tool(desk: Desk, *, reviewed: bool = True, **options: Any) -> Callable[..., Any]:
+def look_tool(desk: Desk, *, reviewed: bool = True, **options):
     @order_tool(desk, groups=["read"], changes={} if reviewed else {"groups": ()}, **options)
     def look(order_id: str) -> str:
         return f"order {order_id}"
@@ -41,13 +27,12 @@ def test_a_read_next_to_a_failure_leaves_no_effect_and_no_task(desk: Desk) -> No
 
 
 @pytest.mark.parametrize("remaining", [False, True])
-def test_other_fired_effects_are_compensated_or_stay(desk: Desk, remaining: bool) -> None:
-    look, charge, refund = look_tool(desk), charge_tools(desk), refund_tool(desk)
-    others = [(refund, "o-1", 100)] if remaining else []
-    calls = (look, "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
+def test_others_are_compensated_or_stay(desk: Desk, charge, refund, remaining: bool) -> None:
+    others = [(refund, "o-1", 100)] * remaining
+    calls = (look_tool(desk), "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
     failed = fails(desk, errors.EffectFailed, *calls)
     assert ("Still in effect and not undone: refund#3;" in failed.said) is remaining
-    assert ([one[0] for one in desk.done if one[0] != "refund"]) == ["charge", "void"]
+    assert [one[0] for one in desk.done if one[0] != "refund"] == ["charge", "void"]
     assert failed.txn.state == ("unsettled" if remaining else "settled")
 
 
@@ -58,42 +43,39 @@ def test_the_reviewed_manifest_says_whether_it_reads_and_not_the_code(desk: Desk
 
 
 def test_a_read_settled_as_not_fired_needs_no_person(desk: Desk) -> None:
-    look, doubtful = look_tool(desk), failing_tool(desk, TimeoutError("slow"))
-    unknown = fails(desk, errors.OutcomeUnknown, (look, "o-1"), (doubtful, "o-1"))
+    calls = (look_tool(desk), "o-1"), (failing_tool(desk, TimeoutError("slow")), "o-1")
+    unknown = fails(desk, errors.OutcomeUnknown, *calls)
     desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
     assert (found.after, "Still in effect" in found.note) == ("ended", False)
 
 
-def test_a_live_read_runs_without_an_adapter(desk: Desk, tmp_path: Path) -> None:
-    look, refund = look_tool(desk, lane="live"), refund_tool(desk)
-    note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
+def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, notes) -> None:
+    look = look_tool(desk, lane="live")
     with desk.step() as txn:
         assert look("o-1") == "order o-1"
         with transaction(runtime=desk.runtime):
-            note("o-1", look("o-2"))
+            notes.note("o-1", look("o-2"))
         refund("o-1", 100)
-    assert (txn.state, notes_in(tmp_path / "notes.db")) == ("settled", [("o-1", "order o-2")])
-    rows = describe_transaction(desk.runtime.journal, desk.runtime.journal.transactions.require(txn.txn))[
-        "effects"
-    ]
+    assert (txn.state, notes.written()) == ("settled", [("o-1", "order o-2")])
+    journal = desk.runtime.journal
+    rows = describe_transaction(journal, journal.transactions.require(txn.txn))["effects"]
     kept = [("look", "kept"), ("look", "kept"), ("note", "kept")]
     assert [(one["tool"], one["state"]) for one in rows] == [("refund", "fired"), *kept]
 
 
-def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path: Path) -> None:
-    look, database = look_tool(desk, lane="live"), SQLiteAdapter(notes_database(tmp_path))
-    note = note_tool(desk, database)
-    for adapters in ((), (database,)):
+def test_live_reads_take_part_in_no_claim(desk: Desk, notes) -> None:
+    look = look_tool(desk, lane="live")
+    for adapters in ((), (notes.adapter,)):
         with desk.step(isolation=Serialize(adapters=adapters, timeout_seconds=0)):
-            note("o-1", look("o-1"))
+            notes.note("o-1", look("o-1"))
             (claim,) = desk.runtime.journal.database.rows("SELECT resource FROM claims")
-            assert claim["resource"] == database.name
+            assert claim["resource"] == notes.adapter.name
 
 
-def test_people_review_calls_staged_with_a_live_read(desk: Desk) -> None:
-    look, refund = look_tool(desk, lane="live"), refund_tool(desk)
+def test_people_review_calls_staged_with_a_live_read(desk: Desk, refund) -> None:
+    look = look_tool(desk, lane="live")
     for _ in range(2):
         with pytest.raises(errors.ReviewPending) as waiting, desk.step():
             refund(look("o-1"), 10_000)
@@ -104,17 +86,14 @@ def test_people_review_calls_staged_with_a_live_read(desk: Desk) -> None:
 
 
 def test_live_reads_settle_and_a_failure_with_them_leaves_no_effect(desk: Desk) -> None:
-    look = look_tool(desk, lane="live")
+    look, nothing = look_tool(desk, lane="live"), "Nothing of this transaction remains in effect"
     assert run(desk, (look, "o-1")).txn.state == "settled"
     calls = (look, "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(
-        desk, errors.EffectFailed, *calls, match="Nothing of this transaction remains in effect", key="t-2"
-    )
-    assert failed.txn.state == "ended"
+    assert fails(desk, errors.EffectFailed, *calls, match=nothing, key="t-2").txn.state == "ended"
 
 
-def test_a_crash_after_the_redemption_rolls_forward_with_a_live_read(desk: Desk) -> None:
-    look, refund = look_tool(desk, lane="live"), refund_tool(desk)
+def test_a_crash_after_the_redemption_rolls_forward_with_a_live_read(desk: Desk, refund) -> None:
+    look = look_tool(desk, lane="live")
     desk.face.faults["/v1/redemptions"] = ["lost_answer"] * 9
     with pytest.raises(Exception), desk.step():  # noqa: B017
         refund(look("o-1"), 100)

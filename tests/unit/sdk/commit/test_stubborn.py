@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -49,7 +47,7 @@ class Stubborn:
 
 
 @pytest.fixture
-def quickly() -> Iterator[None]:
+def quickly():
     began = time.monotonic()
     yield
     assert time.monotonic() - began < SOON
@@ -65,7 +63,7 @@ async def test_after_its_timeout_the_outcome_is_unknown(desk: Desk) -> None:
     assert states(desk) == {"mail#1": "unknown"}
 
 
-async def cancel(task: asyncio.Task[Any]) -> None:
+async def cancel(task: asyncio.Task) -> None:
     """Cancel it, and check that the waiting task gets nothing else."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -91,7 +89,7 @@ async def test_nor_after_the_waiting_task_was_cancelled(desk: Desk, neighbor: bo
 # -------------------------------------------------------------------------------------- the wait by itself
 
 
-async def call(fn: Callable[[], Awaitable[object]], seconds: float = 0.2) -> object:
+async def call(fn, seconds: float = 0.2) -> object:
     return await AsyncExecutor(lambda: pytest.fail("nothing is sent")).call(fn, {}, seconds)
 
 
@@ -112,14 +110,14 @@ async def knows_better() -> None:
         raise NotDone("it had not left yet") from None
 
 
-def raising(error: BaseException) -> Callable[[], Awaitable[object]]:
+def raising(error: BaseException):
     async def raises() -> None:
         raise error
 
     return raises
 
 
-ENDS: dict[str, tuple[Any, type[BaseException], float]] = {
+ENDS = {
     "one that lets itself be cancelled": (sleeps, ToolTimeoutError, 0.2),
     "one that says that it has not happened, as it is cancelled": (knows_better, NotDone, 0.2),
     "one whose timeout is its own": (raising(TimeoutError("of its own")), TimeoutError, FOR_EVER),
@@ -129,7 +127,7 @@ ENDS: dict[str, tuple[Any, type[BaseException], float]] = {
 
 
 @pytest.mark.parametrize(("fn", "reported", "seconds"), ENDS.values(), ids=ENDS)
-def test_its_result_is_returned(fn: Any, reported: type[BaseException], seconds: float) -> None:
+def test_its_result_is_returned(fn, reported: type[BaseException], seconds: float) -> None:
     with pytest.raises(reported) as raised:
         asyncio.run(call(fn, seconds))
     assert raised.type is reported
@@ -145,7 +143,7 @@ async def test_a_cancelled_caller_stays_cancelled_for_any_tool_result() -> None:
     await cancel(task)
 
 
-async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch) -> None:
     monkeypatch.setattr("countersign.concurrency.GRACE_SECONDS", GRACE_SECONDS)
     end = asyncio.Event()
 

@@ -1,7 +1,5 @@
 """The ways to talk with a model: one of each vendor, one of them async. `test_loops.py` takes all four."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fakes.desk import Desk
@@ -10,5 +8,5 @@ from tests.unit.sdk.integrations.talks import BOTH
 
 
 @pytest.fixture(params=BOTH)
-def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
+def talk(request, desk: Desk) -> Talk:
     return Talk(request.param, runtime=desk.runtime)

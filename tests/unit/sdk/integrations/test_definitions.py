@@ -1,14 +1,11 @@
 """Names and schemas as vendors take them, and what a call of a model sends, which is counted whole or asked for."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
@@ -26,10 +23,10 @@ from tests.conventions.repository import ROOT
 from tests.fakes.model_vendors import NAME
 
 
-def named(*names: str) -> list[Callable[..., Any]]:
+def named(*names: str) -> list:
     registry = ToolRegistry()
 
-    def make(name: str) -> Callable[..., Any]:
+    def make(name: str):
         def act(order_id: str, note: str | None = None) -> None:
             """Act."""
 
@@ -55,21 +52,18 @@ def test_names_are_mapped_and_mapped_back(names: tuple[str, ...], shown: tuple[s
     assert {one.name: name for name, one in offered} == dict(zip(names, shown, strict=True))
     for name, short in zip(names, shown, strict=True):
         found = offered.find(short)
-        assert found is not None and found[0].name == name
-        assert NAME.match(short)
+        assert found is not None and found[0].name == name and NAME.match(short)
         assert short == name or offered.find(name) is None or name in shown
 
 
 def test_the_order_of_the_tools_does_not_change_their_names() -> None:
     functions = named("a.b", "a/b", "a_b", "x" * 70)
-    every = {frozenset(OfferedTools(order).names) for order in itertools.permutations(functions)}
-    assert len(every) == 1
+    assert len({frozenset(OfferedTools(one).names) for one in itertools.permutations(functions)}) == 1
 
 
 def test_a_tool_is_named_once() -> None:
-    (one,) = named("refund")
     with pytest.raises(MisuseError, match="'refund' twice"):
-        openai_tools([one, one])
+        openai_tools(named("refund") * 2)
 
 
 def test_definitions_are_the_schema_of_the_manifest_with_the_vendors_names() -> None:
@@ -103,8 +97,7 @@ import asyncio, sys
 import countersign.integrations as ours
 [getattr(ours, name) for name in ours.__all__]
 print({"openai", "anthropic", "mcp", "pytest"} & set(sys.modules))
-for package in ("openai", "anthropic", "mcp"):
-    sys.modules[package] = None
+sys.modules |= dict.fromkeys(("openai", "anthropic", "mcp"))
 from countersign.integrations import PackageMissing, gate_mcp, run_anthropic, run_openai
 given = {"model": "m", "messages": [], "tools": [], "key": "k"}
 for call in (
@@ -119,15 +112,12 @@ for call in (
 """
 
 
-def test_a_missing_package_is_named_with_what_to_install_and_none_is_loaded_by_importing_ours() -> None:
-    command = [sys.executable, "-c", MISSING]
-    done = subprocess.run(
-        command, cwd=ROOT / "sdk/python", capture_output=True, text=True, timeout=60, check=True
-    )
+def test_a_missing_package_is_named_and_none_is_loaded_by_importing_ours() -> None:
+    run = partial(subprocess.run, capture_output=True, text=True, timeout=60, check=True)
+    done = run([sys.executable, "-c", MISSING], cwd=ROOT / "sdk/python")
     loaded, *shown = done.stdout.splitlines()
-    assert loaded == "set()"
     extras = [f"countersign-sdk[{package}]" for package in ("openai", "anthropic", "mcp")]
-    assert [one.rpartition(": ")[2] for one in shown] == extras
+    assert (loaded, [one.rpartition(": ")[2] for one in shown]) == ("set()", extras)
     assert shown[0].startswith("the package 'openai' is not installed here; install it")
 
 
@@ -147,40 +137,37 @@ class Made(BaseModel, extra="allow"):
 
 SAID = [{"role": "user", "content": "Hello."}]
 
-COUNTED: dict[str, dict[str, Any]] = {
-    "a text": {"system": WORDS},
-    "blocks": {"system": [{"type": "text", "text": WORDS}]},
-    "blocks of the client": {"system": [BLOCK]},
-    "a tuple of them": {"system": (BLOCK,)},
-    "an object of the client": {"thinking": Made(type="enabled", why=WORDS)},
-    "a schema that has a property `type`": {
-        "response_format": {"schema": {"properties": {"type": {"type": "string", "description": WORDS}}}}
-    },
-    "extra_body": {"extra_body": {"note": [WORDS]}},
+
+DESCRIBED = {"schema": {"properties": {"type": {"type": "string", "description": WORDS}}}}
+
+
+OPTIONS = {
+    # what a call of a model sends, and whether it is counted as text
+    "a text": ({"system": WORDS}, True),
+    "blocks": ({"system": [{"type": "text", "text": WORDS}]}, True),
+    "blocks of the client": ({"system": [BLOCK]}, True),
+    "a tuple of them": ({"system": (BLOCK,)}, True),
+    "an object of the client": ({"thinking": Made(type="enabled", why=WORDS)}, True),
+    "a schema that has a property `type`": ({"response_format": DESCRIBED}, True),
+    "extra_body": ({"extra_body": {"note": [WORDS]}}, True),
+    "a file in the options": ({"system": [FILE]}, False),
+    "a file of the client there": ({"system": [Made(**FILE)]}, False),
+    "an unknown kind of block": ({"system": [{"type": "hologram", "id": "h-1"}]}, False),
+    "a file deep in extra_body": ({"extra_body": {"messages": [{"content": [FILE]}]}}, False),
+    "an iterator, which is empty when the client looks": ({"system": iter([BLOCK])}, False),
+    "a generator": ({"system": (one for one in [BLOCK])}, False),
+    "bytes": ({"system": b"word"}, False),
+    "a set": ({"stop": {"word"}}, False),
+    "a time": ({"metadata": {"at": datetime(2026, 1, 1, tzinfo=UTC)}}, False),
+    "a place of a file": ({"metadata": {"at": Path("pages.pdf")}}, False),
+    "a class": ({"response_format": BaseModel}, False),
 }
-NOT_TEXT: dict[str, dict[str, Any]] = {
-    "a file in the options": {"system": [FILE]},
-    "a file of the client there": {"system": [Made(**FILE)]},
-    "an unknown kind of block": {"system": [{"type": "hologram", "id": "h-1"}]},
-    "a file deep in extra_body": {"extra_body": {"messages": [{"content": [FILE]}]}},
-    "an iterator, which is empty when the client looks": {"system": iter([BLOCK])},
-    "a generator": {"system": (one for one in [BLOCK])},
-    "bytes": {"system": b"word"},
-    "a set": {"stop": {"word"}},
-    "a time": {"metadata": {"at": datetime(2026, 1, 1, tzinfo=UTC)}},
-    "a place of a file": {"metadata": {"at": Path("pages.pdf")}},
-    "a class": {"response_format": BaseModel},
-}
 
 
-@pytest.mark.parametrize("options", COUNTED.values(), ids=COUNTED.keys())
-def test_what_the_options_send_as_text_is_counted(options: dict[str, Any]) -> None:
-    assert WORDS in str(request_text(SAID, [], options))
-
-
-@pytest.mark.parametrize("options", NOT_TEXT.values(), ids=NOT_TEXT.keys())
-def test_content_other_than_text_needs_a_token_bound(options: dict[str, Any]) -> None:
-    assert request_text(SAID, [], options) is None
+@pytest.mark.parametrize(("options", "is_text"), OPTIONS.values(), ids=OPTIONS)
+def test_options_are_counted_or_need_a_token_bound(options: dict, is_text: bool) -> None:
+    sent = request_text(SAID, [], options)
+    assert (WORDS in str(sent)) if is_text else sent is None
 
 
 @pytest.mark.parametrize("not_sent", [NOT_GIVEN, omit, openai.NOT_GIVEN, openai.omit])
@@ -189,7 +176,7 @@ def test_what_a_client_does_not_send_is_not_counted(not_sent: object) -> None:
     assert request_text(SAID, [], options) == [SAID, [], {}]
 
 
-MESSAGES: dict[str, tuple[Any, bool]] = {
+MESSAGES = {
     "a block of the client": ([BLOCK], True),
     "a file of the client": ([Made(**FILE)], False),
     "a file": ([FILE], False),
@@ -199,6 +186,6 @@ MESSAGES: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize(("content", "is_text"), MESSAGES.values(), ids=MESSAGES.keys())
-def test_what_a_message_holds_is_looked_at_as_the_client_writes_it(content: Any, is_text: bool) -> None:
+def test_what_a_message_holds_is_looked_at_as_the_client_writes_it(content, is_text: bool) -> None:
     sent = request_text([{"role": "user", "content": content}], [], {})
     assert (sent is not None) is is_text and (WORDS in str(sent)) is is_text

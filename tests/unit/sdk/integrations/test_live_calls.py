@@ -1,26 +1,12 @@
 """Live tools in a model's message: they answer at once, and stand or fall with its step."""
 
-from __future__ import annotations
-
 import contextvars
-from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    IsolationConflict,
-    JournalError,
-    NotDone,
-    ReleaseLapsed,
-    ResourceBusy,
-    Serialize,
-    ServiceUnavailable,
-    SQLiteAdapter,
-    tool,
-)
+from countersign import Serialize, SQLiteAdapter, errors, tool
 from countersign.contract import Verdict
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, notes_database
 from tests.fakes.talking import Talk
 from tests.unit.sdk.integrations.talks import HUGE, NOTE, REFUND
 
@@ -28,30 +14,26 @@ ORDER = ("Order", "order_id")
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_a_live_tool_returns_at_once_and_commits_with_its_step(desk: Desk, talk: Talk, denied: bool) -> None:
-    path = notes_database(desk.folder)
-    tools = [refund_tool(desk), note_tool(desk, SQLiteAdapter(path))]
+def test_a_live_tool_commits_with_its_step(desk: Desk, refund, notes, talk: Talk, denied: bool) -> None:
+    tools = [refund, notes.note]
     noted, _ = talk.turn([("note", NOTE), ("refund", HUGE if denied else REFUND)], tools).steps[0].answers
     assert (noted.done, len(desk.done)) == (not denied, int(not denied))
     assert noted.text.startswith("not done") if denied else noted.text == "1"
-    assert notes_in(path) == ([] if denied else [("o-4", "late")])
+    assert notes.written() == ([] if denied else [("o-4", "late")])
 
 
-def test_a_live_tool_that_raises_undoes_it(desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
-    path = notes_database(desk.folder)
-    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    end = talk.turn([("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})], [refund, note])
+def test_a_live_tool_that_raises_undoes_it(desk: Desk, refund, notes, talk: Talk, caplog) -> None:
+    end = talk.turn([("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})], [refund, notes.note])
     held, raised = end.steps[0].answers
-    assert notes_in(path) == [] and desk.done == []
+    assert notes.written() == [] and desk.done == []
     assert "go together" in held.text and "ValueError: bad note" in raised.text
     assert "live tool note raised" in caplog.text and "ValueError: bad note" in caplog.text
 
 
 @pytest.mark.parametrize("secret", [False, True])
-def test_a_rollback_by_the_database_is_answered_as_a_refusal(desk: Desk, talk: Talk, secret: bool) -> None:
+def test_a_rollback_is_answered_as_a_refusal(desk: Desk, notes, talk: Talk, secret: bool) -> None:
     """Its message would else stay unanswered, and its conversation could never go on."""
-    path = notes_database(desk.folder)
-    database = SQLiteAdapter(path)
+    database = notes.adapter
     names = ["text"] if secret else []
 
     @tool("jot", lane="live", adapter=database, resource=ORDER, secret=names, registry=desk.registry)
@@ -65,15 +47,13 @@ def test_a_rollback_by_the_database_is_answered_as_a_refusal(desk: Desk, talk: T
     end = talk.turn([("jot", {"order_id": "o-4", "text": "hello"})], [jot])
     reply = end.steps[0].answers[0].text
     assert reply.startswith("not done") and ("Nothing of it is kept" in reply) is not secret
-    assert (end.text, notes_in(path)) == ("Done.", [])
+    assert (end.text, notes.written()) == ("Done.", [])
 
 
-@pytest.mark.parametrize("raises", [ValueError, NotDone])
+@pytest.mark.parametrize("raises", [ValueError, errors.NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
-def test_errors_of_live_tools_with_secrets_are_neither_logged_nor_answered(
-    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str, raises: type[Exception]
-) -> None:
-    database = SQLiteAdapter(notes_database(desk.folder))
+def test_errors_with_secrets_stay_hidden(desk: Desk, notes, talk: Talk, caplog, by: str, raises) -> None:
+    database = notes.adapter
     names = ["pin"] if by == "the code" else []
 
     @tool("jot", lane="live", adapter=database, resource=ORDER, secret=names, registry=desk.registry)
@@ -90,12 +70,14 @@ def test_errors_of_live_tools_with_secrets_are_neither_logged_nor_answered(
     assert reply.startswith("not done") and reply.endswith(f": {raises.__name__}")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "reply"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
-)
-def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict: Verdict, reply: str) -> None:
-    path = notes_database(desk.folder)
-    database, refund = SQLiteAdapter(path), refund_tool(desk)
+VERDICTS = [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
+
+
+@pytest.mark.parametrize(("verdict", "reply"), VERDICTS)
+def test_a_live_tool_that_may_not_run_undoes_all(
+    desk: Desk, refund, notes, talk: Talk, verdict, reply: str
+) -> None:
+    database = notes.adapter
 
     @tool("jot", lane="live", adapter=database, resource=ORDER, ask="live", registry=desk.registry)
     def jot(order_id: str) -> None:
@@ -106,17 +88,19 @@ def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict:
     desk.service.policy = lambda name, _: verdict if name == "jot" else Verdict.RELEASE
     end = talk.turn([("refund", REFUND), ("jot", {"order_id": "o-4"}), ("refund", REFUND)], [refund, jot])
     first, refused, last = end.steps[0].answers
-    assert notes_in(path) == [] and desk.done == []
+    assert notes.written() == [] and desk.done == []
     assert reply in refused.text and "go together" in first.text and "go together" in last.text
 
 
 ANSWERED = {
-    "somebody changed what was read": IsolationConflict("notes", "o-4", read=True, expected="1", now="2"),
-    "permission ran out": ReleaseLapsed("case-1", "0" * 64, "it took too long"),
+    "somebody changed what was read": errors.IsolationConflict(
+        "notes", "o-4", read=True, expected="1", now="2"
+    ),
+    "permission ran out": errors.ReleaseLapsed("case-1", "0" * 64, "it took too long"),
 }
 
 
-def raising(desk: Desk, error: Exception) -> Any:
+def raising(desk: Desk, error: Exception):
     """A live tool that raises."""
 
     def look(order_id: str) -> None:
@@ -134,36 +118,32 @@ def test_a_failed_step_without_effects_is_answered(error: Exception, desk: Desk,
     assert answer.text == f"not done: {error}" and not answer.done
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        JournalError("the disk is full"),
-        ServiceUnavailable("POST /v1", "away"),
-        ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
-    ],
-)
+RAISED = [
+    errors.JournalError("the disk is full"),
+    errors.ServiceUnavailable("POST /v1", "away"),
+    errors.ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
+]
+
+
+@pytest.mark.parametrize("error", RAISED)
 def test_what_the_model_cannot_fix_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
     with pytest.raises(type(error)):
         talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])
 
 
-def test_serialize_waits_until_the_resource_is_free(desk: Desk, talk: Talk) -> None:
-    path = notes_database(desk.folder)
-    note = note_tool(desk, SQLiteAdapter(path))
+def test_serialize_waits_until_the_resource_is_free(desk: Desk, notes, talk: Talk) -> None:
     script = [talk.calls(("note", NOTE)), talk.says("Done.")]
     theirs = desk.step("theirs", isolation=Serialize())
-    with theirs, pytest.raises(ResourceBusy, match="'theirs'"):
+    with theirs, pytest.raises(errors.ResourceBusy, match="'theirs'"):
         # In a context of its own, as another agent of this process has it.
-        contextvars.Context().run(talk.run, script[:1], [note], isolation=Serialize(timeout_seconds=0))
-    assert notes_in(path) == []
-    talk.run(script, [note], isolation=Serialize(timeout_seconds=0))
-    assert notes_in(path) == [("o-4", "late")]
+        contextvars.Context().run(talk.run, script[:1], [notes.note], isolation=Serialize(timeout_seconds=0))
+    assert notes.written() == []
+    talk.run(script, [notes.note], isolation=Serialize(timeout_seconds=0))
+    assert notes.written() == [("o-4", "late")]
 
 
-def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_refused(desk: Desk, talk: Talk) -> None:
-    path = notes_database(desk.folder)
-    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, note])
-    with pytest.raises(AlreadyRedeemed, match="other live work was committed"):
-        talk.turn([("note", NOTE), ("refund", REFUND)], [refund, note])
-    assert (notes_in(path), len(desk.done)) == ([("o-4", "old")], 1)
+def test_an_unkept_conversation_with_other_calls_is_refused(desk: Desk, refund, notes, talk: Talk) -> None:
+    talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, notes.note])
+    with pytest.raises(errors.AlreadyRedeemed, match="other live work was committed"):
+        talk.turn([("note", NOTE), ("refund", REFUND)], [refund, notes.note])
+    assert (notes.written(), len(desk.done)) == ([("o-4", "old")], 1)

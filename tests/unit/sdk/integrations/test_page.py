@@ -1,14 +1,9 @@
 """The programs of the folder's README run unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from countersign import use_runtime
 from countersign.integrations import run_openai
@@ -23,29 +18,26 @@ PAGE = "docs/how-to/model-loops.md"
 OPENAI, ANTHROPIC, PARKED, KEPT, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
 
 
-def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
+def run(program: str, desk: Desk, **names) -> dict:
     known = {"messages": ASK, **names}
     with use_runtime(desk.runtime):
         exec(program, known)
     return known
 
 
-def test_the_programs_of_the_page_run(
-    desk: Desk, refund: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_programs_of_the_page_run(desk: Desk, refund, monkeypatch, capsys) -> None:
     call = ("refund", REFUND)
     script = [openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")]
     with vendor(*script) as both:
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        monkeypatch.setenv("OPENAI_BASE_URL", f"{both.url}/v1")
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", both.url)
+        for name in ("OPENAI", "ANTHROPIC"):
+            monkeypatch.setenv(f"{name}_API_KEY", "none")
+            monkeypatch.setenv(f"{name}_BASE_URL", both.url + "/v1" * (name == "OPENAI"))
         run(OPENAI, desk, refund=refund)
         run(ANTHROPIC, desk, refund=refund)
     assert (capsys.readouterr().out, len(desk.done)) == ("Done.\nDone.\n", 2)
 
 
-def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     talk, tools = Talk("openai", runtime=desk.runtime), [refund_tool(desk)]
     end = talk.run([talk.calls(("refund", LARGE))], tools)
@@ -55,16 +47,15 @@ def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: py
     assert talk.run([talk.says("Done.")], tools, messages=kept).text == "Done." and len(desk.done) == 1
 
 
-def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_goes_on_anywhere(desk: Desk, tmp_path, monkeypatch) -> None:
     import openai
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    names: dict[str, Any] = {"refund": refund_tool(desk), "openai": openai, "json": json, "Path": Path}
+    names = {"refund": refund_tool(desk), "openai": openai, "json": json, "Path": Path}
     names["run_openai"] = run_openai
     calls = [("refund", {"order_id": order, "amount_cents": 1200}) for order in ("o-4", "o-5")]
-    script = [openai_calls(*calls), openai_says("Done.")]
-    kept = Path("case-85.jsonl")
+    script, kept = [openai_calls(*calls), openai_says("Done.")], Path("case-85.jsonl")
     kept.write_text(json.dumps(ASK[0]) + "\n")
     with vendor(*script) as one:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
@@ -80,7 +71,7 @@ def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pyte
     assert len(desk.done) == 2
 
 
-def test_the_program_uses_a_server(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_uses_a_server(desk: Desk, tmp_path, capsys) -> None:
     import anthropic
     from mcp import ClientSession
     from mcp.client._memory import InMemoryTransport
@@ -94,7 +85,7 @@ def test_the_program_uses_a_server(desk: Desk, tmp_path: Path, capsys: pytest.Ca
                 InMemoryTransport(bank(tmp_path / "written")) as (read, write),
                 anthropic.AsyncAnthropic(api_key="none", base_url=one.url) as client,
             ):
-                names: dict[str, Any] = {"ClientSession": ClientSession, "read": read, "write": write}
+                names = {"ClientSession": ClientSession, "read": read, "write": write}
                 names |= {"client": client, "messages": ASK}
                 body = textwrap.indent(MCP, "    ")
                 exec(f"async def program():\n{body}", names)

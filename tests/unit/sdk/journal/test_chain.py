@@ -1,11 +1,9 @@
 """The chain names what was done to a journal behind the SDK's back (scenario 62, weakness W16)."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,18 +14,19 @@ from countersign.journal.verification import verify
 from countersign.journal.verification_stores import Damage
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.running import run
 
 _IS_FIRED = "(SELECT txn FROM transactions WHERE run_key = 'fired')"
 _LAST = f"(SELECT max(n) FROM chain WHERE txn = {_IS_FIRED})"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory) -> Path:
     return eventful_journal(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
-def journal(whole: Path, tmp_path: Path) -> Path:
+def journal(whole: Path, tmp_path) -> Path:
     return Path(shutil.copy(whole, tmp_path / "journal.db"))
 
 
@@ -46,15 +45,13 @@ def edited(journal: Path, *statements: str) -> Path:
 
 
 def id_of(journal: Path, run_key: str) -> str:
-    db = sqlite3.connect(journal)
-    (found,) = db.execute("SELECT txn FROM transactions WHERE run_key = ?", (run_key,)).fetchone()
-    db.close()
+    with closing(sqlite3.connect(journal)) as db:
+        (found,) = db.execute("SELECT txn FROM transactions WHERE run_key = ?", (run_key,)).fetchone()
     return str(found)
 
 
 def test_what_the_sdk_wrote_is_sound_and_looking_changes_nothing(journal: Path) -> None:
-    before = journal.read_bytes()
-    found = verify(journal)
+    before, found = journal.read_bytes(), verify(journal)
     assert (found.findings, found.sound, journal.read_bytes()) == ((), True, before)
     assert {one.key for one in found.chains} >= {"fired", "taken back", "denied", "parked", "unknown"}
     assert all(one.lines and one.head for one in found.chains)
@@ -100,11 +97,9 @@ def test_each_damage_is_named_with_its_transaction(journal: Path, what: str) -> 
     of = id_of(journal, "parked" if "transaction was deleted" in what else "fired")
     found = verify(edited(journal, *statements))
     named = [one for one in found.findings if one.damage is damage and one.txn == of]
-    assert named, found.findings
-    assert all(one.line or damage is Damage.ROW_UNKNOWN for one in named)
+    assert named and all(one.line or damage is Damage.ROW_UNKNOWN for one in named), found.findings
     assert {one.txn for one in found.findings} <= {of, None}
-    alone = verify(journal, of)
-    assert damage in {one.damage for one in alone.findings}
+    assert damage in {one.damage for one in verify(journal, of).findings}
 
 
 def test_a_transaction_that_is_gone_with_all_its_lines_leaves_a_gap(journal: Path) -> None:
@@ -117,21 +112,18 @@ def test_a_transaction_that_is_gone_with_all_its_lines_leaves_a_gap(journal: Pat
 
 
 def test_a_missing_trigger_and_a_strange_one_are_named(journal: Path) -> None:
-    db = sqlite3.connect(journal)
-    db.execute("DROP TRIGGER chain_is_not_cut")
-    db.execute("CREATE TRIGGER quiet AFTER INSERT ON outbox BEGIN DELETE FROM outbox WHERE id = NEW.id; END")
-    db.close()
-    reported = [one.what for one in verify(journal).findings]
-    assert len(reported) == 2
-    assert "'chain_is_not_cut' is missing" in reported[0]
-    assert "'quiet' is not this SDK's" in reported[1]
+    body = "BEGIN DELETE FROM outbox WHERE id = NEW.id; END"
+    with closing(sqlite3.connect(journal)) as db:
+        db.execute("DROP TRIGGER chain_is_not_cut")
+        db.execute(f"CREATE TRIGGER quiet AFTER INSERT ON outbox {body}")
+    missing, strange = (one.what for one in verify(journal).findings)
+    assert "'chain_is_not_cut' is missing" in missing and "'quiet' is not this SDK's" in strange
 
 
-@pytest.mark.parametrize(
-    ("keep", "says"),
-    [(0.0, "no journal"), (0.5, "malformed"), (0.0001, "not a database")],
-    ids=["nothing is left", "half is left", "a piece is left"],
-)
+KEPT = [(0.0, "no journal"), (0.5, "malformed"), (0.0001, "not a database")]
+
+
+@pytest.mark.parametrize(("keep", "says"), KEPT, ids=["nothing is left", "half is left", "a piece is left"])
 def test_a_truncated_file_is_named(journal: Path, keep: float, says: str) -> None:
     raw = journal.read_bytes()
     journal.write_bytes(raw[: int(len(raw) * keep)])
@@ -140,7 +132,7 @@ def test_a_truncated_file_is_named(journal: Path, keep: float, says: str) -> Non
     assert journal.stat().st_size == int(len(raw) * keep)  # looking does not make a new journal of it
 
 
-def test_a_missing_file_is_a_mistake_and_no_damage(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_mistake_and_no_damage(tmp_path) -> None:
     with pytest.raises(MisuseError, match="no journal"):
         verify(tmp_path / "missing.db")
     assert not (tmp_path / "missing.db").exists()
@@ -148,17 +140,15 @@ def test_a_missing_file_is_a_mistake_and_no_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("statement", ["UPDATE chain SET kind = 'x'", "DELETE FROM chain"])
 def test_lines_are_neither_changed_nor_deleted(journal: Path, statement: str) -> None:
-    db = sqlite3.connect(journal)
-    with pytest.raises(sqlite3.IntegrityError, match="line of the chain is never"):
+    refused = pytest.raises(sqlite3.IntegrityError, match="line of the chain is never")
+    with closing(sqlite3.connect(journal)) as db, refused:
         db.execute(statement)
-    db.close()
 
 
 @pytest.mark.tampers
-def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
+def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund) -> None:
     """The SDK does not build on a chain whose head is false: it stops before anything is asked or fired."""
-    with desk.step():
-        refund("o-1", 5)
+    run(desk, (refund, "o-1", 5))
     desk.runtime.close()
     edited(desk.runtime.settings.journal_path, "UPDATE transactions SET chain_hash = 'false'")
     refused = pytest.raises(JournalError, match="journal verify")
@@ -169,29 +159,26 @@ def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
 
 def test_a_line_holds_no_agent_text(desk: Desk) -> None:
     """Scenario 63: what may be secret is bound by digest. The chain may be shown where the journal may not."""
-    refund = refund_tool(desk, secret=["order_id"])
-    with desk.step("secret-key"):
-        refund("secret-order", 5)
-    bodies = b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
+    run(desk, (refund_tool(desk, secret=["order_id"]), "secret-order", 5), key="secret-key")
+    journal = desk.runtime.journal
     hold = BudgetHold("a", "tokens", "run", "", 10, "secret-run", 1)
-    desk.runtime.journal.spending.reserve("c-1", "secret-run", "secret-model", [hold])
-    bodies += b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
-    assert b"llm_reserved" in bodies and b"secret" not in bodies
-    assert b'"refund"' in bodies
+    journal.spending.reserve("c-1", "secret-run", "secret-model", [hold])
+    bodies = b"".join(row["body"] for row in journal.database.rows("SELECT body FROM chain"))
+    assert b"llm_reserved" in bodies and b'"refund"' in bodies and b"secret" not in bodies
 
 
-@pytest.mark.parametrize(
-    ("edit", "kind", "says"),
-    [
-        ("UPDATE budgets SET most = 999999 WHERE name = 'support/day'", Damage.ROW_CHANGED, "most is 999999"),
-        ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line states 80"),
-        ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line states 100"),
-        ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "states 'unknown'"),
-        ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "states 80"),
-        ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is missing"),
-        ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line states"),
-    ],
-)  # fmt: skip
+SPENT = [
+    ("UPDATE budgets SET most = 999999 WHERE name = 'support/day'", Damage.ROW_CHANGED, "most is 999999"),
+    ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line states 80"),
+    ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line states 100"),
+    ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "states 'unknown'"),
+    ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "states 80"),
+    ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is missing"),
+    ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line states"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "kind", "says"), SPENT)
 def test_what_was_spent_is_bound_as_well(journal: Path, edit: str, kind: Damage, says: str) -> None:
     """W13 and scenario 62 together: a budget raised behind the SDK's back is detected."""
     (found,) = verify(edited(journal, edit)).findings

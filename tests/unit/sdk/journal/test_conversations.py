@@ -1,9 +1,6 @@
 """The journal knows which turns a mark refers to, on both engines, and its chain binds it."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +8,6 @@ import pytest
 from countersign.integrations.conversation import TurnNumbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal import Journal
-from countersign.journal.location import JournalLocation
 from countersign.journal.verification import verify
 from tests.unit.sdk.journals import both_engines
 
@@ -19,13 +15,13 @@ __all__ = ["both_engines"]
 
 
 @pytest.fixture
-def journal(place: JournalLocation) -> Iterator[Journal]:
+def journal(place):
     opened = Journal(place)
     yield opened
     opened.close()
 
 
-def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, place: JournalLocation) -> None:
+def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, place) -> None:
     kept = journal.conversations
     assert kept.turns("case-1", "a") == set()
     kept.keep("case-1", ["a", "c"], 1)
@@ -40,7 +36,7 @@ def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, plac
     assert verify(place).findings == ()
 
 
-def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, place: JournalLocation) -> None:
+def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, place) -> None:
     for turn in (1, 4, 11, 4, 1):
         journal.conversations.keep("case-1", ["a"], turn)
     assert journal.conversations.turns("case-1", "a") == {1, 4, 11}
@@ -48,7 +44,7 @@ def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, plac
     assert verify(place).findings == ()
 
 
-def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: JournalLocation) -> None:
+def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place) -> None:
     """What was read before the other one wrote would be the point without a turn, and the turn that was taken."""
     calls = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
     before, other = [calls, {"role": "tool", "tool_call_id": "1", "content": "done"}], Journal(place)
@@ -68,9 +64,7 @@ def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: 
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_number_that_was_changed_behind_the_journal_is_found(
-    journal: Journal, place: JournalLocation
-) -> None:
+def test_a_changed_turn_number_is_found(journal: Journal, place) -> None:
     journal.conversations.keep("case-1", ["a"], 3)
     with journal.database.unit(durable=False) as unit:
         unit.execute("UPDATE meta SET value = '1'", ())

@@ -4,26 +4,24 @@ import copy
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from countersign import OutsideTransaction, Runtime, SQLiteAdapter, errors, resume, transaction
-from countersign.contract import PrivateKey
+from countersign import OutsideTransaction, errors, resume, transaction
 from countersign.journal.database import Database, _ForkHandlers
 from countersign.journal.leases import Heartbeat
 from countersign.settings import load_key
-from tests.fakes.desk import Desk, make_runtime, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, make_runtime
+from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import BOTH
 
 AS_EXPECTED = 0
 
 
-def forked(child: Callable[[], None]) -> int:
+def forked(child) -> int:
     """Fork, run this in the child, and answer how it ended."""
     pid = os.fork()
     if pid == 0:
@@ -38,7 +36,7 @@ def forked(child: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk, refund: Any) -> None:
+def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk, refund) -> None:
 
     def child() -> None:
         with pytest.raises(OutsideTransaction, match="process"):
@@ -47,8 +45,7 @@ def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk, ref
     with desk.step() as txn:
         refund("o-1", 100)
         assert forked(child) == AS_EXPECTED
-    assert desk.done == [("refund", "o-1", 100)]
-    assert (len(txn.effects), txn.state) == (1, "settled")
+    assert (desk.done, len(txn.effects), txn.state) == ([("refund", "o-1", 100)], 1, "settled")
 
 
 LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exception": ValueError("no")}
@@ -56,15 +53,12 @@ LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exc
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("error", LEAVING.values(), ids=LEAVING)
-def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseException | None) -> None:
-    refund = refund_tool(desk)
-    path = notes_database(tmp_path)
-    note = note_tool(desk, SQLiteAdapter(path, name="notes"))
+def test_a_forked_child_ends_no_block(desk: Desk, refund, notes, error: BaseException | None) -> None:
     reported: BaseException | None = None
     child = False
     try:
         with desk.step() as txn:
-            note("o-1", "refunded")
+            notes.note("o-1", "refunded")
             refund("o-1", 100)
             pid = os.fork()
             child = pid == 0
@@ -81,18 +75,16 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseExc
             right = reported is error if error is not None else isinstance(reported, OutsideTransaction)
             os._exit(AS_EXPECTED if right and desk.done == [] else 1)
     assert (desk.done, txn.state) == ([("refund", "o-1", 100)], "settled")
-    assert notes_in(path) == [("o-1", "refunded")]
+    assert notes.written() == [("o-1", "refunded")]
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund: Any) -> None:
+def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund) -> None:
     """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
-    with desk.step():
-        refund("o-1", 100)
+    run(desk, (refund, "o-1", 100))
 
     def child() -> None:
-        with desk.step("t-2"):
-            refund("o-2", 200)
+        run(desk, (refund, "o-2", 200), key="t-2")
         assert desk.done[1:] == [("refund", "o-2", 200)]
 
     assert forked(child) == AS_EXPECTED
@@ -100,13 +92,12 @@ def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund: Any
     assert states == {"t-1": "settled", "t-2": "settled"}
 
 
-COPIES: dict[str, Callable[[object], object]] = {"pickled": pickle.dumps, "copied": copy.deepcopy}
+COPIES = {"pickled": pickle.dumps, "copied": copy.deepcopy}
 
 
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
-def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make: Callable[[object], object]) -> None:
-    assert desk.runtime.settings.key_path is not None
-    key: PrivateKey = load_key(desk.runtime.settings.key_path)
+def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make) -> None:
+    key = load_key(desk.runtime.settings.key_path)
     with desk.step() as txn:
         for holder in (key, desk.runtime, desk.runtime.journal, txn):
             with pytest.raises(TypeError, match=r"private key|cannot pickle"):
@@ -155,17 +146,16 @@ def copied(desk: Desk, name: str) -> Path:
 
 
 @contextmanager
-def host(desk: Desk, journal: Path) -> Iterator[Runtime]:
+def host(desk: Desk, journal: Path):
     settings = replace(desk.runtime.settings, journal_path=journal)
     with make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime:
         yield runtime
 
 
-def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: Any) -> None:
+def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund) -> None:
     """Both hosts staged the same list; the attempt is in both journals, and the second learns the outcome."""
-    with pytest.raises(errors.ReviewPending) as pending, desk.step():
-        refund("o-1", LARGE)
-    desk.service.approve(pending.value.txn)
+    pending = fails(desk, errors.ReviewPending, (refund, "o-1", LARGE))
+    desk.service.approve(pending.error.txn)
     copy = copied(desk, "copy.db")
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     with host(desk, copy) as second:
@@ -175,11 +165,10 @@ def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: An
     assert desk.done == [("refund", "o-1", LARGE)]
 
 
-def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund: Any) -> None:
+def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund) -> None:
     """Taken between the redemption and the fire: the copy has to request more time, and gets the outcome instead."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
-    with pytest.raises(Exception, match="Nothing was fired"), desk.step():
-        refund("o-1", 100)
+    fails(desk, Exception, (refund, "o-1", 100), match="Nothing was fired")
     desk.face.faults.clear()
     copy = copied(desk, "copy.db")
     assert [one.after for one in resume(desk.runtime)] == ["settled"]

@@ -1,18 +1,15 @@
 """A lease is kept while its owner lives, even one invisible to others, and no longer."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from countersign import JournalError, LeaseLost
 from countersign.journal import Journal, Lease
 from countersign.journal.leases import Heartbeat
-from countersign.journal.location import JournalLocation
 from tests.fakes.desk import AGENT, Desk
 from tests.unit.sdk.journal.test_forking import AS_EXPECTED, forked
 from tests.unit.sdk.journals import POSTGRES
@@ -22,39 +19,37 @@ _PATIENCE_S = 60.0  # only a test that fails takes so long
 TXN = "a" * 64
 
 
-def until(true: Callable[[], object]) -> None:
+def until(true) -> None:
     end = time.monotonic() + _PATIENCE_S
     while not true():
         assert time.monotonic() < end
         time.sleep(0.005)
 
 
-class Beats:
-    """What was renewed."""
-
-    def __init__(self) -> None:
-        self.renewed: list[str] = []
-        self.raises: JournalError | None = None
-
-    def renew(self, lease: Lease) -> None:
-        self.renewed.append(lease.txn)
-        if self.raises is not None:
-            raise self.raises
+@pytest.fixture
+def beats() -> SimpleNamespace:
+    """What was renewed, and the error that renewing raises."""
+    return SimpleNamespace(renewed=[], error=None)
 
 
 @pytest.fixture
-def beats() -> Beats:
-    return Beats()
+def heart(beats):
+    def renew(lease: Lease) -> None:
+        beats.renewed.append(lease.txn)
+        if beats.error is not None:
+            raise beats.error
 
-
-@pytest.fixture
-def heart(beats: Beats) -> Iterator[Heartbeat]:
-    made = Heartbeat(beats.renew, EVERY)
+    made = Heartbeat(renew, EVERY)
     yield made
     made.stop()
 
 
-def still(beats: Beats, heart: Heartbeat) -> None:
+@pytest.fixture
+def lease() -> Lease:
+    return Lease("a", "h/1", 1)
+
+
+def still(beats, heart: Heartbeat) -> None:
     """Nothing is renewed any more, and the thread is gone."""
     until(lambda: heart._thread is None)
     before = len(beats.renewed)
@@ -62,23 +57,23 @@ def still(beats: Beats, heart: Heartbeat) -> None:
     assert len(beats.renewed) == before
 
 
-def test_it_renews_every_lease_until_it_is_given_up(beats: Beats, heart: Heartbeat) -> None:
-    first, second = Lease("a", "h/1", 1), Lease("b", "h/2", 1)
-    heart.begin(first)
+def test_it_renews_every_lease_until_it_is_given_up(beats, heart: Heartbeat, lease: Lease) -> None:
+    second = Lease("b", "h/2", 1)
+    heart.begin(lease)
     heart.begin(second)
     assert heart._thread is not None and heart._thread.daemon, "it keeps no process alive"
     until(lambda: min(beats.renewed.count("a"), beats.renewed.count("b")) > 2)
-    heart.end(first)
+    heart.end(lease)
     beats.renewed.clear()
     until(lambda: beats.renewed.count("b") > 2)
     assert beats.renewed.count("a") <= 1  # a beat that was under way
     heart.end(second)
     still(beats, heart)
-    heart.begin(first)  # and again
+    heart.begin(lease)  # and again
     until(lambda: "a" in beats.renewed)
 
 
-def test_a_lease_that_was_dropped_is_renewed_no_more(beats: Beats, heart: Heartbeat) -> None:
+def test_a_lease_that_was_dropped_is_renewed_no_more(beats, heart: Heartbeat) -> None:
     lease = Lease("a", "h/1", 1)
     heart.begin(lease)
     until(lambda: len(beats.renewed) > 2)
@@ -86,26 +81,23 @@ def test_a_lease_that_was_dropped_is_renewed_no_more(beats: Beats, heart: Heartb
     still(beats, heart)
 
 
-def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
-    lease = Lease("a", "h/1", 1)
-    beats.raises = LeaseLost("transaction a was taken over")
+def test_it_stops_after_a_takeover(beats, heart: Heartbeat, lease: Lease, caplog) -> None:
+    beats.error = LeaseLost("transaction a was taken over")
     with caplog.at_level(logging.WARNING):
         heart.begin(lease)
         still(beats, heart)
-    assert beats.renewed == ["a"]
-    assert "was taken over" in caplog.text
+    assert (beats.renewed, "was taken over" in caplog.text) == (["a"], True)
 
 
-def test_a_lost_database_is_retried(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
-    lease = Lease("a", "h/1", 1)
-    beats.raises = JournalError("there is no answer")
+def test_a_lost_database_is_retried(beats, heart: Heartbeat, lease: Lease, caplog) -> None:
+    beats.error = JournalError("there is no answer")
     with caplog.at_level(logging.WARNING):
         heart.begin(lease)
         until(lambda: len(beats.renewed) > 3)
     assert "could not be renewed: there is no answer" in caplog.text
 
 
-def test_stopping_waits_for_a_beat_that_is_under_way() -> None:
+def test_stopping_waits_for_a_beat_that_is_under_way(lease: Lease) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def renew(lease: Lease) -> None:
@@ -113,15 +105,14 @@ def test_stopping_waits_for_a_beat_that_is_under_way() -> None:
         time.sleep(0.05)
         ended.set()
 
-    heart, lease = Heartbeat(renew, EVERY), Lease("a", "h/1", 1)
+    heart = Heartbeat(renew, EVERY)
     heart.begin(lease)
     assert begun.wait(_PATIENCE_S)
     heart.stop()
     assert ended.is_set()
 
 
-def test_a_forked_child_renews_nothing_of_its_parents(beats: Beats, heart: Heartbeat) -> None:
-    lease = Lease("a", "h/1", 1)
+def test_a_forked_child_renews_nothing_of_its_parents(beats, heart: Heartbeat, lease: Lease) -> None:
     heart.begin(lease)
     until(lambda: beats.renewed)
 
@@ -138,7 +129,7 @@ def test_a_forked_child_renews_nothing_of_its_parents(beats: Beats, heart: Heart
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
-def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalLocation) -> None:
+def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place) -> None:
     """What another thread had locked would stay locked in the child for ever."""
     journal = Journal(place)
     inside, forking = threading.Event(), threading.Event()
@@ -165,16 +156,16 @@ def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalLoc
 # ------------------------------------------------------------------------------------------------ on a journal
 
 
-def test_a_lease_whose_unit_was_not_kept_is_nobodys(desk: Desk) -> None:
+def test_a_lease_of_a_failed_unit_is_not_held(desk: Desk) -> None:
     journal = desk.runtime.journal
+    held = journal.leases._heartbeat._held
     journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
-    taken: list[Lease | str] = []
+    taken = []
     with pytest.raises(ValueError, match="no"), journal.database.unit(durable=False):
         taken.append(journal.leases.acquire(TXN))
         raise ValueError("no")
-    assert len(journal.leases._heartbeat._held) == 0
+    assert list(held) == []
     second = journal.leases.acquire(TXN)
-    assert isinstance(second, Lease)
-    assert list(journal.leases._heartbeat._held) == [second]
+    assert isinstance(second, Lease) and list(held) == [second]
     journal.leases.release(second)
-    assert len(journal.leases._heartbeat._held) == 0
+    assert list(held) == []

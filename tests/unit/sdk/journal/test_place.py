@@ -1,7 +1,5 @@
 """The address of a journal on PostgreSQL: its password is never shown, and what is no address is refused."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -75,21 +73,21 @@ def test_an_address_of_something_else_is_refused(named: str) -> None:
     assert parse_location("state/journal.db") == Path("state/journal.db")
 
 
-def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_driver_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"pip install 'countersign-sdk\[postgres\]'"):
         Journal("postgresql://u@h/db")
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("SELECT ? + ?", "SELECT %s + %s"),
-        ("a = :name AND b = :name", "a = %(name)s AND b = %(name)s"),
-        ("x LIKE '50%?:a' AND y = ?", "x LIKE '50%%?:a' AND y = %s"),
-        ("x = 'it''s ?' OR x % 2 = ?", "x = 'it''s ?' OR x %% 2 = %s"),
-        ("SELECT ''", "SELECT ''"),
-    ],
-)
+MARKED = [
+    ("SELECT ? + ?", "SELECT %s + %s"),
+    ("a = :name AND b = :name", "a = %(name)s AND b = %(name)s"),
+    ("x LIKE '50%?:a' AND y = ?", "x LIKE '50%%?:a' AND y = %s"),
+    ("x = 'it''s ?' OR x % 2 = ?", "x = 'it''s ?' OR x %% 2 = %s"),
+    ("SELECT ''", "SELECT ''"),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), MARKED)
 def test_values_are_marked_as_the_driver_reads_them(ours: str, theirs: str) -> None:
     assert translate_sql(ours).decode() == theirs

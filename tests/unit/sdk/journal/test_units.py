@@ -1,24 +1,23 @@
 """What the journal's commits cost and keep: which wait for the disk, and that a unit is all or nothing."""
 
 import sqlite3
-from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
-from countersign import JournalError, MisuseError, llm_call, transaction
+from countersign import JournalError, MisuseError, llm_call
 from countersign.journal import Journal
 from countersign.journal.database import Database
-from countersign.journal.location import JournalLocation
-from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.desk import Desk
 from tests.fakes.llm_answers import OPENAI_CHAT
+from tests.fakes.running import run
 from tests.unit.sdk.journals import POSTGRES
 
 
 @pytest.fixture
-def database(place: JournalLocation) -> Iterator[Database]:
+def database(place):
     opened = Journal(place).database
     yield opened
     opened.close()
@@ -67,12 +66,9 @@ def test_a_unit_inside_a_unit_is_part_of_it_also_where_it_raises(database: Datab
 def test_a_failed_part_rolls_back_the_whole_unit_even_if_caught(database: Database) -> None:
     with pytest.raises(JournalError, match="a part"), database.unit(durable=False) as unit:
         write(database, "a")
-        try:
-            with database.unit(durable=False):
-                write(database, "b")
-                raise RuntimeError
-        except RuntimeError:
-            pass
+        with suppress(RuntimeError), database.unit(durable=False):
+            write(database, "b")
+            raise RuntimeError
         unit.execute("INSERT INTO meta (name, value) VALUES ('c', 'x')")
     assert names(database) == []
     write(database, "d")
@@ -101,19 +97,17 @@ def test_each_commit_is_as_durable_as_it_was_asked_to_be(database: Database) -> 
 
 
 @pytest.mark.parametrize(("effects", "waits", "commits_in_all"), [(1, 3, 10), (2, 4, 14)])
-def test_an_effect_syncs_three_times(desk: Desk, effects: int, waits: int, commits_in_all: int) -> None:
+def test_an_effect_syncs_three_times(
+    desk: Desk, refund, effects: int, waits: int, commits_in_all: int
+) -> None:
     """The frozen list with its attempt, FIRING, the outcome. Each is asked for by design section 7, and a fourth
     would only be slow; two effects share the commit between them. The first transaction of all also keeps the epoch
     it met.
     """
-    refund = refund_tool(desk)
     for key in ("t-0", "t-1"):
         found = commits(desk.runtime.journal.database)
-        with transaction(key=key, runtime=desk.runtime):
-            for n in range(effects):
-                refund(f"p-{n}", 5)
-    assert found.count("FULL") == waits
-    assert len(found) <= commits_in_all
+        run(desk, *((refund, f"p-{n}", 5) for n in range(effects)), key=key)
+    assert found.count("FULL") == waits and len(found) <= commits_in_all
 
 
 class Raced(sqlite3.Connection):
@@ -121,7 +115,7 @@ class Raced(sqlite3.Connection):
 
     codes: ClassVar[list[int]] = []
 
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+    def execute(self, sql: str, *parameters) -> sqlite3.Cursor:
         if "journal_mode" in sql and self.codes:
             error = sqlite3.OperationalError("database is locked")
             error.sqlite_errorcode = self.codes.pop()
@@ -129,14 +123,11 @@ class Raced(sqlite3.Connection):
         return super().execute(sql, *parameters)
 
 
-@pytest.mark.parametrize(
-    ("codes", "opens"),
-    [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.SQLITE_IOERR], False)],
-    ids=["busy", "broken"],
-)
-def test_a_new_journal_waits_for_a_concurrent_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], opens: bool
-) -> None:
+CODES = [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.SQLITE_IOERR], False)]
+
+
+@pytest.mark.parametrize(("codes", "opens"), CODES, ids=["busy", "broken"])
+def test_a_new_journal_waits_for_another_open(tmp_path, monkeypatch, codes: list[int], opens: bool) -> None:
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Raced))
     monkeypatch.setattr(Raced, "codes", codes)
     journal = Journal(tmp_path / "journal.db")

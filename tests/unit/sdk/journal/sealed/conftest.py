@@ -1,32 +1,26 @@
 """A journal on each engine with a key of its own; what a test leaves in it verifies without any."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from countersign.journal.location import JournalLocation
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.verification import verify
-from tests.fakes.desk import Desk, make_desk
+from tests.fakes.desk import make_desk
 from tests.unit.sdk.journals import both_engines
 
 __all__ = ["both_engines"]
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Path:
+def keys(tmp_path) -> Path:
     path = tmp_path / "keys"
     add_key(path)
     return path
 
 
 @pytest.fixture
-def desk(
-    tmp_path: Path, place: JournalLocation, keys: Path, request: pytest.FixtureRequest
-) -> Iterator[Desk]:
+def desk(tmp_path, place, keys: Path, request):
     made = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
     yield made
     there = made.runtime.journal.database.exists()

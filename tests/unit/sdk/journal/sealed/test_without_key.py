@@ -1,11 +1,8 @@
 """What is secret in a journal, for those who have not its key or only look."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -31,46 +28,42 @@ from countersign.llm.usage import Usage
 from countersign.simulation.recording import RecordedCall
 from countersign.simulation.replay_report import ReplayCall, ReplayedCall
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
+from tests.fakes.desk import Desk, make_runtime, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
+from tests.fakes.running import fails, run
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, paid, parked, pay_tool, tampered, without_key
 
 
-def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk, tmp_path: Path) -> None:
+def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk, tmp_path) -> None:
     parked(desk, pay_tool(desk))
     with without_key(desk, tmp_path) as poor:
         (seen,) = resume(poor)
-        assert "COUNTERSIGN_JOURNAL_KEY" in seen.note
-        assert (seen.before, seen.after, desk.done) == ("review", "review", [])
+    assert "COUNTERSIGN_JOURNAL_KEY" in seen.note
+    assert (seen.before, seen.after, desk.done) == ("review", "review", [])
     with desk.another_process() as rich:
         (seen,) = resume(rich)
     assert (seen.after, desk.done) == ("settled", [("pay", "o-1", LARGE, CARD)])
 
 
-def test_a_rerun_without_the_key_submits_and_fires_nothing(desk: Desk, tmp_path: Path) -> None:
-    pay = pay_tool(desk)
-    asked = len(desk.face.log)
+def test_a_rerun_without_the_key_submits_and_fires_nothing(desk: Desk, tmp_path) -> None:
+    pay, asked = pay_tool(desk), len(desk.face.log)
+    refused = pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY")
     with without_key(desk, tmp_path) as poor:
-        refused = pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY")
         with refused, transaction("t-1", runtime=poor):
             pay("o-1", 5, CARD)
         assert poor.journal.transactions.require(found(desk, "t-1").txn).staging is None
-    assert desk.done == []
-    assert not any("transactions" in str(one) for one in desk.face.log[asked:])
-    with desk.step():
-        pay("o-1", 5, CARD)
+    assert desk.done == [] and not any("transactions" in str(one) for one in desk.face.log[asked:])
+    run(desk, (pay, "o-1", 5, CARD))
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
-def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path: Path, keys: Path) -> None:
-    pay = paid(desk)
-    other = tmp_path / "other keys"
+def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path, keys: Path) -> None:
+    pay, other = paid(desk), tmp_path / "other keys"
     add_key(other)
+    sealed = pytest.raises(JournalSealed, match=read_keys(keys)[0].id)
     for path in (tmp_path / "missing", other):
         settings = replace(desk.runtime.settings, journal_key_path=path)
-        poor = make_runtime(settings, desk.face, desk.registry, desk.clock)
-        sealed = pytest.raises(JournalSealed, match=read_keys(keys)[0].id)
-        with poor:
+        with make_runtime(settings, desk.face, desk.registry, desk.clock) as poor:
             with sealed:
                 replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
             with sealed, transaction("t-1", runtime=poor):  # a second run reads no results either
@@ -79,9 +72,8 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
 
 
-def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pay = paid(desk)
-    place = desk.runtime.settings.journal_path
+def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch) -> None:
+    pay, place = paid(desk), desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
     with pytest.raises(JournalSealed):
@@ -94,25 +86,25 @@ def test_reading_needs_no_key(desk: Desk) -> None:
     paid(desk)
     reader = Journal(desk.runtime.settings.journal_path, key_path=desk.folder / "missing")
     (record,) = reader.transactions.find("t-1")
-    assert summary(reader, record)["effects"] == "pay fired"
     (message,) = describe_transaction(reader, record)["effects"]
-    assert message["args"] == f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
-    assert message["result"] == HIDDEN
+    args = f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
+    assert (message["args"], message["result"]) == (args, HIDDEN)
+    assert summary(reader, record)["effects"] == "pay fired"
     with pytest.raises(JournalSealed):
         reader.transactions.effects(record)
     reader.close()
 
 
-def test_reports_are_sent_only_with_key(desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_are_sent_only_with_key(desk: Desk, refund, tmp_path, caplog) -> None:
     @tool("void", resource=("Payment", "payment"), registry=desk.registry)
     def void(payment: str) -> None:
         """Take it back."""
 
     pay = pay_tool(desk, compensate="void", compensation_map={"payment": "result:"})
+    outbox = desk.runtime.journal.outbox
     desk.publish(void)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    with desk.step():
-        pay("o-1", 5, CARD)
+    run(desk, (pay, "o-1", 5, CARD))
     reader = Journal(desk.runtime.settings.journal_path, key_path=tmp_path / "missing")
     record = found(desk, "t-1")
     assert describe_transaction(reader, record)["unreported"] == 1
@@ -120,38 +112,33 @@ def test_reports_are_sent_only_with_key(desk: Desk, tmp_path: Path, caplog: pyte
     with pytest.raises(JournalSealed):
         reader.outbox.opened(pending)
     reader.close()
-    report = desk.runtime.journal.outbox.opened(pending)
-    assert report.result == f'"paid with {CARD}"'.encode()
-    assert CARD not in repr(report)
+    report = outbox.opened(pending)
+    assert report.result == f'"paid with {CARD}"'.encode() and CARD not in repr(report)
     desk.face.faults.clear()
-    refund = refund_tool(desk)
     with without_key(desk, tmp_path) as poor:
         with transaction("t-2", runtime=poor):  # a report that it cannot read keeps it from nothing else
             refund("o-2", 5)
         assert "COUNTERSIGN_JOURNAL_KEY" in caplog.text
         resume(poor)
-    assert [one.txn for one in desk.runtime.journal.outbox.pending()] == [record.txn]
-    assert desk.done[-1] == ("refund", "o-2", 5)
+    assert ([one.txn for one in outbox.pending()], desk.done[-1]) == ([record.txn], ("refund", "o-2", 5))
     resume(desk.runtime)
-    assert desk.runtime.journal.outbox.pending() == []
+    assert outbox.pending() == []
 
 
-def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch) -> None:
     paid(desk)
-    place = desk.runtime.settings.journal_path
-    named = place.secret if isinstance(place, JournalUrl) else str(place)
-    (row,) = columns(desk)
-    forged = row["args"].replace(b'"o-1"', b'"o-9"')
-    tampered(desk, "UPDATE effects SET args = ?", forged)
-    show = ["journal", "show", "t-1", "--journal", named]
+    place, stored = desk.runtime.settings.journal_path, columns(desk)[0]["args"]
+    journal = ["--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
+    tampered(desk, "UPDATE effects SET args = ?", stored.replace(b'"o-1"', b'"o-9"'))
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
+    show, env = ["journal", "show", "t-1", *journal], {"COLUMNS": "250"}
     # `verify` reports it, without any key
-    assert "o-9" in CliRunner().invoke(app, show, env={"COLUMNS": "250"}).output
-    assert CliRunner().invoke(app, ["journal", "verify", "--journal", named]).exit_code == 1
+    assert "o-9" in CliRunner().invoke(app, show, env=env).output
+    assert CliRunner().invoke(app, ["journal", "verify", *journal]).exit_code == 1
     monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
     message = CliRunner().invoke(app, show)
     assert (message.exit_code, "is damaged" in message.output) == (1, True)
-    tampered(desk, "UPDATE effects SET args = ?", row["args"])
+    tampered(desk, "UPDATE effects SET args = ?", stored)
 
 
 ARGS = {"card": CARD}
@@ -194,9 +181,7 @@ def refuse(session: SQLiteSession, attempt_id: str) -> None:
     raise ValueError(f"key (card)=({CARD}) is there already")
 
 
-def test_recovery_knows_without_a_key_who_was_given_secrets(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovery_without_a_key_knows_who_got_secrets(desk: Desk, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(SQLiteSession, "commit", refuse)
     adapter = SQLiteAdapter(notes_database(desk.folder))
 
@@ -205,20 +190,17 @@ def test_recovery_knows_without_a_key_who_was_given_secrets(
         """Remember something."""
         adapter.connection.execute("INSERT INTO notes VALUES (?, 'ok')", (order_id,))
 
-    with pytest.raises(errors.LiveCommitFailed), desk.step():
-        remember("o-1", CARD)
+    fails(desk, errors.LiveCommitFailed, (remember, "o-1", CARD))
     with without_key(desk, tmp_path) as poor:
-        assert recover_sessions(poor.engine(poor.sync_executor()), found(desk, "t-1")).given_secrets == {
-            adapter.name
-        }
+        recovered = recover_sessions(poor.engine(poor.sync_executor()), found(desk, "t-1"))
+        assert recovered.given_secrets == {adapter.name}
     live = LiveWork("t")
     live.adopt(AdapterRecovery({adapter.name: (adapter, adapter.begin("t"))}, {}, frozenset({adapter.name})))
-    with pytest.raises(AdapterCommitError) as failed:
+    with pytest.raises(AdapterCommitError, match=r"^ValueError$"):
         live.commit("attempt", lambda: None)
-    assert str(failed.value) == "ValueError"
 
 
-def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk, tmp_path: Path) -> None:
+def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk, tmp_path) -> None:
     asked: list[str] = []
     with without_key(desk, tmp_path) as poor:
         with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"):  # noqa: SIM117 - the call is the block
@@ -230,15 +212,11 @@ def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk
     assert [row["state"] for row in desk.runtime.journal.spending.calls(9)] == ["done"]
 
 
-def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk, refund: Any) -> None:
+def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk, refund) -> None:
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    with desk.step() as txn:
-        refund("o-1", 5)
-        refund("o-2", 5)
-    outbox = desk.runtime.journal.outbox
-    assert outbox.count(txn.txn) == 2
-    assert outbox.count("another") == 0
+    txn, outbox = run(desk, (refund, "o-1", 5), (refund, "o-2", 5)).txn.txn, desk.runtime.journal.outbox
+    assert (outbox.count(txn), outbox.count("another")) == (2, 0)
     outbox.refused(outbox.pending()[:1], "it knows better")
-    assert outbox.count(txn.txn) == 1
+    assert outbox.count(txn) == 1
     outbox.reported(outbox.pending())
-    assert outbox.count(txn.txn) == 0
+    assert outbox.count(txn) == 0

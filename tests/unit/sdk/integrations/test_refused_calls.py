@@ -2,37 +2,27 @@
 budgets that are used up.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from contextlib import nullcontext
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    BudgetExceeded,
-    MisuseError,
-    NotDone,
-)
+from countersign import BudgetExceeded, errors
 from countersign.contract import Verdict
 from countersign.integrations import ModelStopped, TurnLimit
 from countersign.llm.budgets import Budget
-from tests.fakes.desk import Desk, charge_tools, failing_tool, make_desk, refund_tool
+from tests.fakes.desk import Desk, charge_tools, failing_tool, make_desk
 from tests.fakes.talking import ASK, Talk
-from tests.unit.sdk.integrations.talks import BOTH, GARBAGE, HUGE, LARGE, REFUND
+from tests.unit.sdk.integrations.talks import BOTH, GARBAGE, HUGE, LARGE, REFUND, answers_after
 
 NOTIFY = ("notify", {"order_id": "o-4"})
 
 
-# ----------------------------------------------------------------------- why a call was not done, and what beside it
+# ------------------------------------------------------------------ why a call was not done, and the calls with it
 
 
-def test_a_denial_is_answered_with_its_reasons_and_the_model_may_react(desk: Desk, talk: Talk) -> None:
+def test_a_denial_is_answered_with_its_reasons(desk: Desk, refund, talk: Talk) -> None:
     """What goes with a denied call is not done either, and says so."""
-    refund = refund_tool(desk)
     script = [talk.calls(("refund", REFUND), ("refund", HUGE)), talk.calls(("refund", REFUND))]
     end = talk.run([*script, talk.says("I could refund 12.00 only.")], [refund])
     assert desk.done == [("refund", "o-4", 1200)]
@@ -43,7 +33,7 @@ def test_a_denial_is_answered_with_its_reasons_and_the_model_may_react(desk: Des
         assert word in denied.text
 
 
-BAD_CALLS: dict[str, tuple[str, Any, str]] = {
+BAD_CALLS = {
     "an argument of another type": ("refund", {"order_id": "o-4", "amount_cents": "much"}, "amount_cents"),
     "money with a fraction": ("refund", {"order_id": "o-4", "amount_cents": 12.5}, "whole minor units"),
     "an argument that is missing": ("refund", {"order_id": "o-4"}, "amount_cents"),
@@ -54,14 +44,11 @@ BAD_CALLS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("name", "args", "says"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
-def test_a_call_that_does_not_fit_is_answered(
-    name: str, args: Any, says: str, desk: Desk, refund: Any, talk: Talk
-) -> None:
-    fine = {"order_id": "o-5", "amount_cents": 5}
-    held, wrong = talk.turn([("refund", fine), (name, args)], [refund]).steps[0].answers
-    assert desk.done == [] and desk.face.asked("/v1/transactions") == 0
-    assert "go together" in held.text and not held.done
-    assert wrong.text.startswith("not done: ") and says in wrong.text and not wrong.done
+def test_unfit_calls_are_answered(name: str, args, says: str, desk: Desk, refund, talk: Talk) -> None:
+    fine = "refund", {"order_id": "o-5", "amount_cents": 5}
+    held, wrong = talk.turn([fine, (name, args)], [refund]).steps[0].answers
+    assert (desk.done, desk.face.asked("/v1/transactions"), held.done, wrong.done) == ([], 0, False, False)
+    assert "go together" in held.text and wrong.text.startswith("not done: ") and says in wrong.text
 
 
 BAD_TEXTS = {
@@ -75,44 +62,38 @@ BAD_TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "says"), BAD_TEXTS.values(), ids=BAD_TEXTS.keys())
-def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, desk: Desk) -> None:
-    talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
-    (wrong,) = talk.turn([("refund", text)], [refund]).steps[0].answers
+def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, desk: Desk, refund) -> None:
+    (wrong,) = Talk("openai", runtime=desk.runtime).turn([("refund", text)], [refund]).steps[0].answers
     assert desk.done == [] and not wrong.done and says in wrong.text
 
 
 def test_not_done_is_answered_with_the_tools_text(desk: Desk, talk: Talk) -> None:
-    notify = failing_tool(desk, NotDone("the address is wrong"), acts=False)
+    notify = failing_tool(desk, errors.NotDone("the address is wrong"), acts=False)
     (answer,) = talk.turn([NOTIFY], [notify]).steps[0].answers
     assert not answer.done and "the address is wrong" in answer.text and "was not done" in answer.text
 
 
 @pytest.mark.parametrize("void", [Verdict.RELEASE, Verdict.DENY])
-def test_compensated_calls_are_answered_differently_from_fired_ones(
-    void: Verdict, desk: Desk, talk: Talk
-) -> None:
-    tools = [charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)]
+def test_compensated_calls_are_answered_as_such(void: Verdict, desk: Desk, talk: Talk) -> None:
+    tools = [charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False)]
     desk.service.policy = lambda name, _: void if name == "void" else Verdict.RELEASE
-    charged, replies = talk.turn([("charge", REFUND), NOTIFY], tools).steps[0].answers
+    charged, notified = talk.turn([("charge", REFUND), NOTIFY], tools).steps[0].answers
     if void is Verdict.RELEASE:
         assert [one[0] for one in desk.done] == ["charge", "void"]
         assert charged.text.startswith("this one was done and has been compensated") and not charged.done
-        assert replies.text.startswith("this one was not done")
+        assert notified.text.startswith("this one was not done")
         return
-    for answer in (charged, replies):
-        assert "notify did not happen: " in answer.text
-        assert "charge#1 was not compensated: void is denied" in answer.text
+    for text in ("notify did not happen: ", "charge#1 was not compensated: void is denied"):
+        assert text in charged.text and text in notified.text
 
 
 # ------------------------------------------------------------------------------------------------------------ ends
 
 
-def test_a_model_that_never_ends_is_stopped_with_everything_answered(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_an_endless_model_is_stopped_with_all_answered(desk: Desk, refund, talk: Talk) -> None:
     script = [talk.calls(("refund", {"order_id": f"o-{n}", "amount_cents": 1})) for n in range(5)]
     with pytest.raises(TurnLimit, match="called 3 times") as caught:
         talk.run(script, [refund], max_turns=3)
-    assert len(desk.done) == 3
     end = talk.run([talk.says("Enough.")], [refund], messages=caught.value.messages)
     assert end.text == "Enough." and len(desk.done) == 3
 
@@ -123,9 +104,9 @@ REASONS += [("anthropic-async", one) for one in ("max_tokens", "refusal", TOO_MU
 
 
 @pytest.mark.parametrize(("kind", "reason"), REASONS)
-def test_a_message_that_is_no_whole_one_is_not_carried_out(kind: str, reason: str, desk: Desk) -> None:
+def test_an_incomplete_message_is_not_carried_out(kind: str, reason: str, desk: Desk, refund) -> None:
     """There is a whole call in it, and it ends by another reason than its calls."""
-    talk, refund = Talk(kind, runtime=desk.runtime), refund_tool(desk)
+    talk = Talk(kind, runtime=desk.runtime)
     message = talk.calls(("refund", REFUND))
     if talk.is_openai:
         message["choices"][0]["finish_reason"] = reason
@@ -136,7 +117,7 @@ def test_a_message_that_is_no_whole_one_is_not_carried_out(kind: str, reason: st
     assert (desk.done, caught.value.reason, caught.value.messages) == ([], reason, ASK)
 
 
-def test_a_refusal_of_the_model_is_its_end_and_an_answer_without_a_choice_no_message(desk: Desk) -> None:
+def test_a_refusal_of_the_model_ends_it_and_no_choice_is_no_message(desk: Desk) -> None:
     talk = Talk("openai", runtime=desk.runtime)
     said = talk.says("")
     said["choices"][0]["message"]["refusal"] = "I will not."
@@ -147,37 +128,35 @@ def test_a_refusal_of_the_model_is_its_end_and_an_answer_without_a_choice_no_mes
         talk.run([{**talk.says(""), "choices": []}], [])
 
 
-def test_a_call_that_is_no_function_is_answered(desk: Desk) -> None:
-    talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
-    said = talk.calls()
-    custom = {"id": "call_1", "type": "custom", "custom": {"name": "shell", "input": "rm"}}
-    said["choices"][0]["message"]["tool_calls"] = [custom]
+def test_a_call_that_is_no_function_is_answered(desk: Desk, refund) -> None:
+    talk = Talk("openai", runtime=desk.runtime)
+    said, custom = talk.calls(), {"name": "shell", "input": "rm"}
+    said["choices"][0]["message"]["tool_calls"] = [{"id": "call_1", "type": "custom", "custom": custom}]
     end = talk.run([said, talk.says("No.")], [refund])
     assert "'custom' is no call of a function" in end.steps[0].answers[0].text
 
 
-def test_a_paused_model_is_called_again_with_unchanged_thinking(desk: Desk) -> None:
-    talk, refund = Talk("anthropic", runtime=desk.runtime), refund_tool(desk)
+def test_a_paused_model_is_called_again_with_unchanged_thinking(desk: Desk, refund) -> None:
+    talk = Talk("anthropic", runtime=desk.runtime)
     thought = {"type": "thinking", "thinking": "hm", "signature": "EqQB"}
-    paused = {**talk.says("Wait."), "stop_reason": "pause_turn"}
-    paused["content"] = [thought, *paused["content"]]
+    paused = talk.says("Wait.")
+    paused |= {"stop_reason": "pause_turn", "content": [thought, *paused["content"]]}
     end = talk.run([paused, talk.says("Here.")], [refund])
-    assert (end.text, talk.vendor.told()[-1]["content"][0]) == ("Here.", thought)
+    assert (end.text, talk.vendor.sent[-1]["messages"][-1]["content"][0]) == ("Here.", thought)
 
 
 def test_messages_may_be_objects_of_the_client(desk: Desk) -> None:
-    import anthropic.types
-    import openai.types.chat
+    from anthropic.types import TextBlock
+    from openai.types.chat import ChatCompletionMessage
 
-    said = openai.types.chat.ChatCompletionMessage(role="assistant", content="Hello.")
-    talk = Talk("openai", runtime=desk.runtime)
-    end = talk.run([talk.says("Hi.")], [], messages=[*ASK, said, *ASK])
-    assert end.messages[1] == {"role": "assistant", "content": "Hello."}
-    block = anthropic.types.TextBlock(type="text", text="Hello.")
-    given = [*ASK, {"role": "assistant", "content": [block]}, *ASK]
-    talk = Talk("anthropic", runtime=desk.runtime)
-    end = talk.run([talk.says("Hi.")], [], messages=given)
-    assert end.messages[1]["content"] == [{"type": "text", "text": "Hello."}]
+    block = TextBlock(type="text", text="Hello.")
+    for kind, given, content in (
+        ("openai", ChatCompletionMessage(role="assistant", content="Hello."), "Hello."),
+        ("anthropic", {"role": "assistant", "content": [block]}, [{"type": "text", "text": "Hello."}]),
+    ):
+        talk = Talk(kind, runtime=desk.runtime)
+        end = talk.run([talk.says("Hi.")], [], messages=[*ASK, given, *ASK])
+        assert end.messages[1] == {"role": "assistant", "content": content}
 
 
 def test_usage_is_optional_without_budgets(desk: Desk, talk: Talk) -> None:
@@ -196,7 +175,7 @@ PICTURE = {
 
 
 @pytest.fixture(params=BOTH)
-def limited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Talk]:
+def limited(request, tmp_path):
     """A conversation that may ask a model twice, and send it 9,000 tokens."""
     budgets = (Budget("tries", "calls", 2, "run"), Budget("tokens", "tokens", 9_000, "run"))
     desk = make_desk(tmp_path, budgets=budgets)
@@ -204,7 +183,7 @@ def limited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Talk]:
         yield Talk(request.param, runtime=desk.runtime)
 
 
-SHORT: dict[str, Any] = {"max_tokens": 100}
+SHORT = {"max_tokens": 100}
 
 
 def test_each_call_of_the_model_is_counted_for_the_conversation(limited: Talk) -> None:
@@ -220,10 +199,7 @@ def test_a_call_that_the_vendor_refused_frees_its_reservation(limited: Talk, ret
     limited.run([limited.says("Hello.")], [], **SHORT)
     with pytest.raises(Exception, match="slower"):
         limited.run([BUSY] * (1 + retries), [], client={"max_retries": retries}, **SHORT)
-    if retries:
-        with pytest.raises(BudgetExceeded):
-            limited.run([limited.says("Hello.")], [], **SHORT)
-    else:
+    with pytest.raises(BudgetExceeded) if retries else nullcontext():
         assert limited.run([limited.says("Hello.")], [], **SHORT).text == "Hello."
 
 
@@ -231,8 +207,8 @@ def test_a_picture_is_sent_only_with_a_token_bound(limited: Talk) -> None:
     """It has more than the bytes that name it."""
     script, picture = [limited.says("Broken.")], PICTURE[limited.is_openai]
     messages = [{"role": "user", "content": [{"type": "text", "text": "See."}, picture]}]
-    asked: dict[str, Any] = {"messages": messages, **SHORT}
-    with pytest.raises(MisuseError, match="input_tokens"):
+    asked = {"messages": messages, **SHORT}
+    with pytest.raises(errors.MisuseError, match="input_tokens"):
         limited.run(script, [], **asked)
     with pytest.raises(BudgetExceeded, match="tokens"):
         limited.run(script, [], input_tokens=lambda _: 9_000, **asked)
@@ -255,7 +231,7 @@ BOTH_ORDERS = [ONE, OTHER]
 NUMBERS = itertools.count()
 
 
-def answers(talk: Talk, tools: Sequence[Any], *turns: Sequence[Any]) -> list[Any]:
+def answers(talk: Talk, tools, *turns) -> list:
     """The answers to a run without earlier messages, turn by turn. Each message has its own ids."""
     script = [talk.calls(*calls, turn=f"{next(NUMBERS)}-") for calls in turns]
     return [step.answers for step in talk.run([*script, talk.says("Done.")], tools).steps]
@@ -267,26 +243,22 @@ def first_is_denied(desk: Desk) -> None:
     desk.service.policy = lambda *_: next(verdicts, Verdict.RELEASE)
 
 
-TWICE, SECOND = [[ONE], [ONE]], [[False], [True]]
-PASSED: dict[str, tuple[Any, Any, list[list[bool]], str]] = {
+TWICE, LESS, SECOND = [[ONE], [ONE]], [[DENIED], [ONE]], [[False], [True]]
+LESS = [[DENIED], [ONE]]
+PASSED = {
     "what was garbage, and is called at once": ([[GARBAGE], [ONE]], TWICE, SECOND, "call again"),
-    "what was denied, and is called less at once": ([[DENIED], [ONE]], TWICE, SECOND, "call again"),
+    "what was denied, and is called less at once": (LESS, TWICE, SECOND, "call again"),
     "what was denied and then done": (TWICE, TWICE, SECOND, "denied, nothing was done"),
-    "what was denied and done for less": ([[DENIED], [ONE]], [[DENIED], [ONE]], SECOND, "denied, nothing"),
-    "what was denied and done in part": (
-        [BOTH_ORDERS, [ONE]],
-        [BOTH_ORDERS],
-        [[False] * 2],
-        "nothing was done",
-    ),
+    "what was denied and done for less": (LESS, LESS, SECOND, "denied, nothing"),
+    "what was denied and done in part": ([BOTH_ORDERS, [ONE]], [BOTH_ORDERS], [[False] * 2], "nothing was done"),
     "nothing was done later": ([[GARBAGE], [GARBAGE]], [[ONE]], [[True]], "r-o-4-1200"),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("row", PASSED)
-def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(row: str, desk: Desk, talk: Talk) -> None:
-    before, again, done, says = PASSED[row]
-    refund = refund_tool(desk)
+@pytest.mark.parametrize(("before", "again", "done", "says"), PASSED.values(), ids=PASSED)
+def test_a_turn_does_not_repeat_a_later_one(
+    before, again, done, says: str, desk: Desk, refund, talk: Talk
+) -> None:
     desk.service.policy = lambda *_: Verdict.RELEASE
     if GARBAGE not in before[0]:
         first_is_denied(desk)
@@ -298,21 +270,18 @@ def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(row: str, desk
 
 
 @pytest.mark.parametrize("first", [GARBAGE, DENIED], ids=["garbage", "denied"])
-def test_something_else_than_a_later_turn_has_done_is_refused(first: Any, desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_calls_other_than_those_of_a_later_turn_are_refused(first, desk: Desk, refund, talk: Talk) -> None:
     if first is DENIED:
         first_is_denied(desk)
     answers(talk, [refund], [first], [ONE])
     other = ("refund", {**REFUND, "amount_cents": 1300})
-    with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
+    with pytest.raises(errors.AlreadyRedeemed, match="another list of calls was committed"):
         answers(talk, [refund], [other], [other])
     assert len(desk.done) == 1
 
 
-def test_a_stored_message_without_answer_is_not_carried_out_again(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_an_unanswered_message_is_not_carried_out_again(desk: Desk, refund, talk: Talk) -> None:
     first_is_denied(desk)
     script = [talk.calls(ONE, turn=turn) for turn in ("a", "b")]
     kept = talk.run([*script, talk.says("Done.")], [refund]).messages[:2]
-    end = talk.run([talk.says("Done.")], [refund], messages=kept)
-    assert not end.steps[0].answers[0].done and len(desk.done) == 1
+    assert not answers_after(talk, [refund], kept)[0].done and len(desk.done) == 1
