@@ -1,6 +1,6 @@
 """Third-party servers that run on Node.js, each a process on a loopback port of its own, gone at the end.
 
-`package-lock.json` beside this names their exact versions; `npm ci --prefix tests/counterparts` gets them.
+`package-lock.json` in this folder names their exact versions; `npm ci --prefix tests/counterparts` gets them.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def until_it_answers(address: str, process: subprocess.Popen[str]) -> None:
 
 @dataclass(frozen=True)
 class TokenFactory:
-    """An issuer that signs whatever it is told."""
+    """An issuer that signs any claims it is given."""
 
     issuer: str
     process: subprocess.Popen[str]

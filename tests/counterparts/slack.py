@@ -1,7 +1,7 @@
 """A Slack to talk to: the third-party server `local-slack`, a process on a loopback port of its own, gone at the end.
 
 It keeps the messages, sends signed deliveries or Socket Mode envelopes, and has a page a browser can click. What it
-sends and what it cannot do is in README.md beside this; what it cannot do and a test needs is in
+sends and what it cannot do is in README.md of this folder; what it cannot do and a test needs is in
 `tests/fakes/slack_faults.py`.
 """
 
@@ -30,7 +30,7 @@ _START_S: Final = 60.0
 _ANSWER_S: Final = 30.0
 
 TEAM: Final = "T0NORTHWIND"
-SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
+SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own; no real app has it
 # The guest, the one who left and the one of another workspace are ordinary people to this server: the proxy of
 # tests/fakes/slack_faults.py says of them what Slack would.
 PEOPLE: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -48,7 +48,7 @@ CHANNELS: Final[Mapping[str, str]] = {"approvals": "C0APPROVALS", "payments": "C
 
 @dataclass(frozen=True)
 class App:
-    """One app of the workspace, and how it is told of things."""
+    """One app of the workspace, and how events are delivered to it."""
 
     mode: Mode
     id: str = "A0COUNTERSIGN"
@@ -182,7 +182,7 @@ class SlackServer:
             for block, actions in values.items()
         }
         submission = {"t": "view_submit", "user": user, "values": filled}
-        answer = await self._through_page(submission, lambda told: told["t"] in {"view", "view_errors"})
+        answer = await self._through_page(submission, lambda frame: frame["t"] in {"view", "view_errors"})
         return Submitted(answer.get("errors") or {}, tuple(answer.get("stack") or await self.modals()))
 
     async def is_connected(self) -> bool:
@@ -202,11 +202,11 @@ class SlackServer:
         url, timeout = f"{self.url}/_control/{path}", aiohttp.ClientTimeout(total=_ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             if body or post:
-                return await _told(http.post(url, json=body))
+                return await _response(http.post(url, json=body))
             try:
-                return await _told(http.get(url))
+                return await _response(http.get(url))
             except aiohttp.ServerDisconnectedError:  # it is busy; reading once more changes nothing
-                return await _told(http.get(url))
+                return await _response(http.get(url))
 
     async def _page(self) -> Json:
         """What the page is shown when it opens."""
@@ -215,23 +215,23 @@ class SlackServer:
             return state
 
     async def _through_page(self, message: Json, until: Callable[[Json], bool]) -> Json:
-        """Do as the page does, and answer the first thing it is told that is `until`."""
+        """Do as the page does, and return the first frame that `until` accepts."""
         async with aiohttp.ClientSession() as http, http.ws_connect(f"{self.url}/ui") as page:
             await page.receive_json(timeout=_ANSWER_S)
             await page.send_json(message)
             async with asyncio.timeout(_ANSWER_S):
                 while True:
-                    told: Json = await page.receive_json()
-                    if until(told):
-                        return told
+                    frame: Json = await page.receive_json()
+                    if until(frame):
+                        return frame
 
 
-async def _told(asked: Any) -> Json:
+async def _response(request: Any) -> Json:
     """What the server answers."""
-    async with asked as answer:
+    async with request as answer:
         assert answer.status == 200, await answer.text()
-        told: Json = await answer.json()
-        return told
+        body: Json = await answer.json()
+        return body
 
 
 def pressed(blocks: list[Json], action_id: str) -> Json:

@@ -1,7 +1,7 @@
 """An agent process: its tools, its flows, and the world they act on.
 
-The world is `world.jsonl`: each call of a tool is one line, on the disk before the call returns, with everything the
-tool was told. What the service answered is `answers.jsonl`: one line, on the disk before the SDK sees the answer.
+The world is `world.jsonl`: each call of a tool is one line, on the disk before the call returns, with all its
+arguments. What the service answered is `answers.jsonl`: one line, on the disk before the SDK sees the answer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def live(life: Life) -> None:
     )
     with Runtime(settings, registry=registry) as runtime:
         said = VERBS[life.flow](runtime, life) if life.flow in VERBS else _step(life, runtime, tools)
-    (life.folder / "told.json").write_text(json.dumps(said))
+    (life.folder / "result.json").write_text(json.dumps(said))
 
 
 def _step(life: Life, runtime: Runtime, tools: Tools) -> dict[str, Any]:
@@ -121,7 +121,7 @@ VERBS: dict[str, Callable[[Runtime, Life], dict[str, Any]]] = {
 
 
 def _decline(runtime: Runtime, life: Life) -> int:
-    """Decline whatever is proposed."""
+    """Decline every proposal."""
     proposals = open_proposals(runtime.client().view(_txn(runtime, life)))
     for proposal in proposals:
         runtime.client().decline_proposal(proposal.proposal_id, "it was all delivered")
@@ -171,7 +171,7 @@ def append(path: Path, line: dict[str, Any]) -> None:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What stands there, in order; a last line that a crash cut short was never told to anybody."""
+    """The lines of a file; a last line that a crash cut short was never acknowledged."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
@@ -182,7 +182,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class Tools:
-    """The tools of this agent. `world.jsonl` tells what they did."""
+    """The tools of this agent. `world.jsonl` has their calls."""
 
     folder: Path
     registry: ToolRegistry

@@ -1,7 +1,7 @@
 """What happens in a story, in chapters: each is short, begins on a fresh service and ends with everything at rest.
 
-A chapter is written for those who survive it: it asks for the end that is right when nobody died, and leaves what may
-be when the agent did to the invariants. Which fault point is passed where stands in `where.py`.
+A chapter asserts the end of a run in which no process was killed. Where the agent is killed, the invariants decide.
+`where.py` lists which fault point is passed in which chapter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fires(story: Story) -> None:
     story.live("two", "two")
     story.finish()
     if story.death is not None and story.death.point.startswith(RENEWING):
-        happened(story, refund=2)  # nobody could be asked again: the invoice is unused, and the service knows
+        happened(story, refund=2)  # the invoice could not be renewed, so it is unused
     else:
         happened(story, refund=2, invoice=1)
 
@@ -64,7 +64,7 @@ def edits(story: Story) -> None:
     said = story.live("edited", "edited")
     if said["raised"] == "ReviewPending":
         _propose(story, said["reviews"][0])
-    for _ in range(2):  # whoever died while accepting accepts again
+    for _ in range(2):  # an agent that died while accepting accepts again
         said = story.live("edited", "edited")
     if said["raised"] == "ReviewPending":
         story.answer("tomas", said["reviews"][0])
@@ -102,7 +102,7 @@ def errs(story: Story) -> None:
 
 
 def takes_back(story: Story) -> None:
-    """A charge is taken back because the message beside it could not be sent; another cannot be."""
+    """A charge is taken back because the next message could not be sent; another cannot be."""
     story.begin()
     story.live("taken_back", "back")
     story.live("odd", "odd")
@@ -111,7 +111,7 @@ def takes_back(story: Story) -> None:
 
 
 def finds_out(story: Story) -> None:
-    """An agent dies over a payment; its bank is asked what became of it, and it stands."""
+    """An agent dies over a payment; its probe finds that it happened."""
     story.begin()
     story.live("probed", "probed", dies=_PAYING)
     story.live("resume")
@@ -120,7 +120,7 @@ def finds_out(story: Story) -> None:
 
 
 def works_live(story: Story) -> None:
-    """A note stands with the refund beside it, and is undone where people are asked."""
+    """A note is kept with its refund, and undone where a review is open."""
     story.begin()
     story.live("with_live", "live")
     said = story.live("live_large", "asked")
@@ -132,7 +132,7 @@ def works_live(story: Story) -> None:
 
 
 def expires(story: Story) -> None:
-    """Nobody answers one question; nobody uses one release; nobody reports on one refund."""
+    """One review, one release and one report time out."""
     story.more["FIRE_WINDOW_S"] = "10"  # long enough to begin on a busy machine
     story.begin()
     story.live("brief", "brief")
@@ -148,11 +148,11 @@ def expires(story: Story) -> None:
 
 
 def tears(story: Story) -> None:
-    """What was to be taken back is not: once nobody asks, once nobody uses the release."""
+    """A compensation is never requested; the release of another one expires."""
     story.more["OUTCOME_GRACE_S"] = "1"
     story.begin()
     story.live("taken_back", "torn", dies=_TAKING_BACK)
-    story.until("somebody is told", lambda conn: bool(conn.execute(select(table(TaskRow))).first()))
+    story.until("a task is open", lambda conn: bool(conn.execute(select(table(TaskRow))).first()))
     story.live("lapsing_charge", "lapse")
     story.until("people are asked", lambda conn: open_reviews(conn) != [])
     with story.reading() as conn:
@@ -164,16 +164,16 @@ def tears(story: Story) -> None:
 
 
 def settles(story: Story) -> None:
-    """Nobody knows whether a refund was made, until a person says so; and a question that nobody can answer is told."""
+    """A person settles a refund with an unknown outcome; an unsatisfiable review opens a task."""
     story.begin()
     story.live("small", "doubted", dies=_FIRING)
     story.live("resume")
     story.until("somebody is asked", lambda conn: _open_tasks(conn) == ["unknown"])
     story.settle("maya", "not_fired")
     story.live("resume")
-    story.live("huge", "nobody")
+    story.live("huge", "unsatisfiable")
     story.groups('members = ["maya", "tomas"]', 'members = ["maya"]')
-    story.until("somebody is told", lambda conn: _open_tasks(conn) == ["impossible_quorum"])
+    story.until("a task is open", lambda conn: _open_tasks(conn) == ["impossible_quorum"])
     story.groups("", "")
     story.until("it can be answered again", lambda conn: _open_tasks(conn) == [])
     story.finish()
@@ -181,17 +181,17 @@ def settles(story: Story) -> None:
 
 
 def talks(story: Story) -> None:
-    """Nobody answers: people are reminded, others are asked, one of them asks the agent, which answers. And a question
-    that nobody can answer is told with the submission."""
+    """A review without votes: a reminder, an escalation, a question to the agent and its answer. An unsatisfiable
+    review opens a task at the submission."""
     story.policies(SLOW)
     story.begin()
     story.live("hopeless", "hopeless")
-    story.until("somebody is told", lambda conn: _open_tasks(conn) in (["impossible_quorum"], []))
+    story.until("a task is open", lambda conn: _open_tasks(conn) in (["impossible_quorum"], []))
     story.live("withdraw", "hopeless")
     said = story.live("slow", "slow")
     if said["raised"] == "ReviewPending":
-        story.until("people are reminded", lambda conn: _told(conn, "review_reminded"))
-        story.until("others are asked", lambda conn: _told(conn, "review_escalated"))
+        story.until("people are reminded", lambda conn: _logged(conn, "review_reminded"))
+        story.until("others are asked", lambda conn: _logged(conn, "review_escalated"))
         review = said["reviews"][0]
         story.as_person(lambda person: person.ask(review, "what for?"), "ingrid")
         for _ in range(2):  # what was lost on its way is said again by the next run
@@ -216,7 +216,7 @@ def activates(story: Story) -> None:
 
 
 def shadows(story: Story) -> None:
-    """A candidate that asks nobody is compared with what was decided: each effect is counted once."""
+    """A candidate without reviews is compared with the decisions: each effect is counted once."""
     candidate = story.folder / "candidate"
     shutil.copytree(story.bundle, candidate)
     laxer = (
@@ -237,7 +237,7 @@ def shadows(story: Story) -> None:
 
 
 def starts_over(story: Story) -> None:
-    """The rules changed while nobody was running, and the mark was left behind."""
+    """The rules changed while no process ran, and the mark is outdated."""
     story.begin()
     story.live("large", "large")
     story.stop()
@@ -272,7 +272,7 @@ def _open_tasks(conn: Any) -> list[str]:
     return list(conn.scalars(select(tasks.kind).where(tasks.state == "open")))
 
 
-def _told(conn: Any, kind: str) -> bool:
+def _logged(conn: Any, kind: str) -> bool:
     return (
         conn.scalar(select(table(AuditRow).c.kind).where(table(AuditRow).c.kind == kind).limit(1)) is not None
     )

@@ -1,9 +1,9 @@
-"""A process that ends by SIGKILL where it is told to, and says which fault points it has passed.
+"""A process that ends by SIGKILL at a given point, and records which fault points it has passed.
 
 Put into a child process after it was forked, around the real code: what commits, what makes files durable, what asks
 the service, what calls a tool. `before` is the last moment at which the act has not happened (a unit of work has run,
 its COMMIT is not sent; a journal transaction has run, its COMMIT is not sent; a request is not sent; a tool is not
-called); `after` is the first at which it has and nobody has been told.
+called); `after` is the first at which it has and no caller was notified.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Passing:
 
 
 def _name(sites: dict[str, list[Site]], frame: FrameType | None) -> str | None:
-    """The point that the calling frame stands at."""
+    """The fault point of the calling frame."""
     if frame is None:
         return None
     for site in sites.get(frame.f_code.co_filename, ()):
@@ -69,7 +69,7 @@ def _name(sites: dict[str, list[Site]], frame: FrameType | None) -> str | None:
 
 
 def _which(value: Any) -> str:
-    """The word for a value that tells apart the points of one call: its own, or its name in the table it is from."""
+    """The name of a value that distinguishes the points of one call: its own, or its name in the table it is from."""
     if isinstance(value, str):
         return value
     from policy_service.channels.admin.commands import COMMANDS
@@ -91,7 +91,7 @@ def _by_file(sites: tuple[Site, ...]) -> dict[str, list[Site]]:
 
 
 class _Watched:
-    """A unit of work that tells when it has run; `resolve_futures` when it was committed."""
+    """A unit of work that reports when it has run; `resolve_futures` reports the commit."""
 
     def __init__(self, unit: Callable[[Any], Any], point: str, passing: Passing) -> None:
         self.unit, self.point, self.passing = unit, point, passing

@@ -1,5 +1,5 @@
-"""An agent in asyncio: its steps run in tasks, the first of which is cancelled where that was drawn, and say what they
-were told.
+"""An agent in asyncio: its steps run in tasks, the first of which is cancelled where that was drawn, and return their
+results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Run:
     isolation: str = "Abort"  # a name of ISOLATIONS
 
 
-def told_in_tasks(body: Body, points: Points, runs: Sequence[Run], runtime: Runtime) -> list[dict[str, Any]]:
+def run_in_tasks(body: Body, points: Points, runs: Sequence[Run], runtime: Runtime) -> list[dict[str, Any]]:
     """Run them at the same time, each to its end, or the first to where it is cancelled."""
 
     async def together() -> list[dict[str, Any]]:

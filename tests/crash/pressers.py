@@ -1,4 +1,4 @@
-"""Chapters of people who decide in Slack: what it is owed is told once, whoever dies between two of its steps."""
+"""Chapters of people who decide in Slack: each message is posted once, wherever a process is killed."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def slack_of(story: Story) -> Iterator[tuple[SlackServer, SlackFaults]]:
 
 
 def asks_in_slack(story: Story) -> None:
-    """A refund is asked about in Slack, refused to a stranger, and approved there by whom it is for."""
+    """A refund is asked about in Slack, refused to a stranger, and approved there by a reviewer."""
     with slack_of(story) as (slack, faults):
         story.begin()
         story.until("the app is known", knows_the_app)
         _link(story, slack)
         story.live("large", "large")
-        story.until("the card stands in the channel", _has_card)
+        story.until("the card is in the channel", _has_card)
         (card,) = _in(slack.messages(CHANNEL))
         sam, dana = slack.users["sam"], slack.users["dana"]
         _until_noted(story, lambda: _in(slack.click(CHANNEL, card["ts"], sam, "approve")), _presses)
@@ -65,7 +65,7 @@ def asks_in_slack(story: Story) -> None:
         _until_noted(story, lambda: _in(slack.click(CHANNEL, card["ts"], dana, "approve")), _votes)
         story.live("resume")
         story.finish()
-        _require_told_once(slack, faults)
+        _require_posted_once(slack, faults)
     happened(story, refund=1)
     with story.reading() as conn:
         assert [row.sub for row in find(conn, VoteRow)] == ["maya"]
@@ -116,10 +116,10 @@ def _link(story: Story, slack: SlackServer) -> None:
         conn.commit()
 
 
-def _require_told_once(slack: SlackServer, faults: SlackFaults) -> None:
+def _require_posted_once(slack: SlackServer, faults: SlackFaults) -> None:
     (card,) = _in(slack.messages(CHANNEL))
     said = Counter(one["blocks"][0]["block_id"] for one in _in(slack.replies(CHANNEL, card["ts"])))
-    assert said, "the thread tells who approved"
+    assert said, "the thread names the approver"
     assert set(said.values()) == {1}
     shown = json.dumps(card["blocks"])
     assert "Approved" in shown
@@ -127,7 +127,7 @@ def _require_told_once(slack: SlackServer, faults: SlackFaults) -> None:
 
 
 def knows_the_app(conn: Connection) -> bool:
-    """Whether Slack is told of every line from now on."""
+    """Whether the log is projected to Slack from now on."""
     return bool(find(conn, SlackStatusRow))
 
 

@@ -1,7 +1,7 @@
 """A story: an agent, a service and people, each a process of its own, any of which may die once.
 
-Whoever dies is started again and does again what it was doing, as an operator, a supervisor or a person would. Nothing
-here repairs anything: what recovery does not do is not done.
+A killed process is started again and repeats its work, as an operator, a supervisor or a person would. Nothing here
+repairs anything.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Story:
     side: str = "service"  # who is to die: "service", "operator" or "agent"
     death: Death | None = None
     more: dict[str, str] = field(default_factory=dict)
-    votes_told: list[tuple[str, str]] = field(default_factory=list)
+    votes_acknowledged: list[tuple[str, str]] = field(default_factory=list)
     service: ServiceChild | None = None
     died: bool = False
 
@@ -272,7 +272,7 @@ class Story:
             return said
 
     def try_to_live(self, flow: str, key: str) -> dict[str, Any]:
-        """One life of the agent, whatever comes of it."""
+        """One life of the agent; any result is accepted."""
         return run_agent(Life(self.agent, self.url, flow, key))
 
     # ---------------------------------------------------------------------------------------------- the people
@@ -295,11 +295,11 @@ class Story:
             again = next(tries) > 1
             try:
                 (person.approve if verdict == "approve" else person.deny)(review_url, "as agreed")
-            except PageError:  # it landed the first time, though nobody said so
+            except PageError:  # the first attempt was recorded without an answer
                 if not again:
                     raise
                 return
-            self.votes_told.append((sub, review_url.rpartition("/")[2]))
+            self.votes_acknowledged.append((sub, review_url.rpartition("/")[2]))
 
         self.as_person(act, sub)
 
@@ -341,10 +341,10 @@ class Story:
         """Let everything come to rest: the agent goes through its journal twice, the service through its queues."""
         for _ in range(2):
             self.live("resume")
-            self.until("everything is told and numbered", _at_rest)
+            self.until("everything is sent and numbered", _at_rest)
         # Who dies while it stops leaves its lease behind, and the next life may stop before that is over.
         while not self._rests():
-            self.until("everything is told and numbered", _at_rest)
+            self.until("everything is sent and numbered", _at_rest)
 
     def _rests(self) -> bool:
         self.stop()
@@ -354,7 +354,7 @@ class Story:
     def breaches(self) -> list[str]:
         """What is wrong, once the story is over."""
         with self.reading() as conn:
-            evidence = Evidence(conn, (self.agent,), self.votes_told, frozenset({"invoice"}))
+            evidence = Evidence(conn, (self.agent,), self.votes_acknowledged, frozenset({"invoice"}))
             assert evidence.log
             everywhere = [*passed(self.folder / "points.log"), *passed(self.agent / "agent-points.log")]
             unnamed = {death.point for death in everywhere if death.phase == "unnamed"}
@@ -373,10 +373,10 @@ def _at_rest(conn: Connection) -> bool:
     late = [row.answer_by for row in conn.execute(select(reviews.answer_by).where(reviews.state == "open"))
             if row.answer_by.timestamp() <= now]  # fmt: skip
     waits = any(conn.execute(query).scalar_one() for query in (unsent, unnumbered, redeemed))
-    return not late and not waits and _slack_is_told(conn)
+    return not late and not waits and _slack_is_current(conn)
 
 
-def _slack_is_told(conn: Connection) -> bool:
+def _slack_is_current(conn: Connection) -> bool:
     """Whether the log was followed to its end, where there is Slack: what is not owed yet does not wait yet."""
     reached = conn.scalars(select(table(SlackStatusRow).c.upto)).all()
     return all(upto == highest_index(conn) for upto in reached)

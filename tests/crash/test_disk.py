@@ -1,6 +1,6 @@
 """A full or broken disk under the service's SQLite file, its epoch mark, and the agent's journal.
 
-Whatever fails: nothing acknowledged is lost, nothing fires without a redemption, the error is told as one (503, or a
+After any fault: nothing acknowledged is lost, nothing fires without a redemption, the error has a type (503, or a
 typed error of the SDK), and once the disk is well again everything is finished without help.
 """
 
@@ -115,7 +115,7 @@ def _on_a_failing_disk(story: Story, flow: str, fault: Fault) -> tuple[dict[str,
 
     gate: Path = story.folder / "gate"
     life = Life(story.agent, story.url, flow, flow, gate=gate)
-    (story.agent / "told.json").unlink()
+    (story.agent / "result.json").unlink()
     child = Child(_live, life)
     try:
         files = tuple(story.agent / name for name in JOURNAL)
@@ -125,4 +125,4 @@ def _on_a_failing_disk(story: Story, flow: str, fault: Fault) -> tuple[dict[str,
     finally:
         child.close()
     assert code == 0, f"an error without a type: the agent's process ended with {code}"
-    return json.loads((story.agent / "told.json").read_text()), injected.hits
+    return json.loads((story.agent / "result.json").read_text()), injected.hits

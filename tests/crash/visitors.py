@@ -114,7 +114,7 @@ HOOK = "billing"
 
 @contextmanager
 def receiver_of(story: Story, *plan: Step) -> Iterator[Receiver]:
-    """Somebody is told by webhook, and answers by this plan before taking everything."""
+    """A webhook receiver that answers by this plan before it accepts everything."""
     secret = story.folder / "hook.secret"
     make_webhook_key(secret, own=False)
     with Receiver(plan=[*plan, 204]) as receiver:
@@ -129,12 +129,12 @@ def receiver_of(story: Story, *plan: Step) -> Iterator[Receiver]:
 
 
 def knows_receiver(conn: Connection) -> bool:
-    """Whether the receiver will be told of every line from now on."""
+    """Whether every line is sent to the receiver from now on."""
     return bool(conn.execute(select(table(WebhookRow).c.upto)).all())
 
 
-def tells(story: Story) -> None:
-    """A receiver that fails at first is told of every line at least once, and of each under one id."""
+def sends_webhooks(story: Story) -> None:
+    """A receiver that fails at first gets every line at least once, and each under one id."""
     with receiver_of(story, 500) as receiver:
         story.begin()
         story.until("the receiver is known", knows_receiver)
@@ -142,15 +142,15 @@ def tells(story: Story) -> None:
         story.answer("maya", pending(story))
         story.live("resume")
         story.finish()
-        told = [(got.event["data"]["index"], got.event["type"], got.id) for got in receiver.got]
-    assert "effect_fired" in {kind for _, kind, _ in told}
-    assert len({index for index, _, _ in told}) == len({named for *_, named in told}) == len(set(told))
+        sent = [(got.event["data"]["index"], got.event["type"], got.id) for got in receiver.got]
+    assert "effect_fired" in {kind for _, kind, _ in sent}
+    assert len({index for index, _, _ in sent}) == len({named for *_, named in sent}) == len(set(sent))
     audit, families = table(AuditRow).c, Webhook.model_fields["kinds"].default
     with story.reading() as conn:
-        since = audit.idx >= min(index for index, _, _ in told)
+        since = audit.idx >= min(index for index, _, _ in sent)
         lines = conn.execute(select(audit.idx, audit.kind).where(since)).all()
     wanted = {(index, kind) for index, kind in lines if kind.partition("_")[0] in families}
-    assert {(index, kind) for index, kind, _ in told} == wanted
+    assert {(index, kind) for index, kind, _ in sent} == wanted
 
 
 def sets_up(story: Story) -> None:
@@ -158,7 +158,7 @@ def sets_up(story: Story) -> None:
     assert story.command("init") == 0
     key = story.folder / "second.pem"
     if story.command("agent", "enroll", "second", "--key-out", str(key)) != 0:
-        # as the refusal says: a key is never overwritten, and nobody was enrolled
+        # as the refusal says: a key is never overwritten, and no agent was enrolled
         key.unlink(missing_ok=True)
         story.command("agent", "key", "add", "second", "--key-out", str(key))
         story.command("agent", "enroll", "third", "--key-out", str(key.with_name("third.pem")))

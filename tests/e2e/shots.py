@@ -1,7 +1,7 @@
 """Take the pictures of `web/README.md` anew: `python -m tests.e2e.shots`, in the folder `docs/pictures`.
 
-The real service on a made-up afternoon, Debian's Chromium before it. Time stands still and the same things happen each
-time, so that a picture differs only where a page does (and in the ids, which are new). Names of pictures may be given,
+The real service on a made-up afternoon, Debian's Chromium before it. The clock is stopped and each run does the
+same, so that a picture differs only where a page does (and in the ids, which are new). Names of pictures may be given,
 to take those alone.
 """
 

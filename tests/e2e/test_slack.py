@@ -120,7 +120,7 @@ async def day(
     await slack.reset()
     faults.calls.clear()
     bundle = Payments(tmp_path / "bundle")
-    (pay,) = Robot(settings(tmp_path, "http://127.0.0.1:1", "nobody")[0]).registry
+    (pay,) = Robot(settings(tmp_path, "http://127.0.0.1:1", "unused")[0]).registry
     manifest = changed(pay.draft_manifest(), sentence="Pay {amount} to {account}")
     bundle.write("tools/pay.json", manifest_json(manifest))
     async with opened(tmp_path, slack, faults, bundle.path, ways=(way,)) as office:

@@ -1,7 +1,7 @@
 """An afternoon at the support desk of `northwind`: the real service with what its agents did and what waits for people.
 
-Everything is done as agents and people do it, over the wire and through the pages' forms. Time stands still at `NOW`,
-so that two runs look alike.
+Everything is done as agents and people do it, over the wire and through the forms of the pages. The clock is stopped at
+`NOW`, so that two runs look alike.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MEMO = (
     "Booking NW-77120: three of four nights without hot water, confirmed by the hotel by phone on Monday. The guest "
     "asks for the whole stay. Terms 4.2 allow a refund of the nights concerned; the guest was offered another hotel "
     "on the first evening and could not move with two small children, so the desk suggests to refund all four. "
-    "Photos of the boiler are in the ticket. The hotel was told that we pass the cost on."
+    "Photos of the boiler are in the ticket. The hotel knows that we pass the cost on."
 )
 BODY = (
     "Dear customer,\nyour statement for October can be opened here:\nhttps://northwind-st\u0430tements.example/login\n"
@@ -175,8 +175,8 @@ class Afternoon:
         by, view = self.agents[agent], self.views[word]
         attempt = f"attempt-{word}"
         await by.spend(await by.see(view["txn"]), attempt)
-        told = [{"effect_id": one["effect_id"], "outcome": outcome} | more for one in view["effects"]]
-        answer = await by.report(attempt, *told)
+        outcomes = [{"effect_id": one["effect_id"], "outcome": outcome} | more for one in view["effects"]]
+        answer = await by.report(attempt, *outcomes)
         assert answer.is_success, answer.text
 
     async def went_well(self, word: str, agent: str, tool: str, args: Args, *names: str) -> None:

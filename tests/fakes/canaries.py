@@ -95,18 +95,18 @@ class Ears:
 
     def plant(self, name: str, value: str) -> str:
         """One more canary."""
-        assert len(value) >= 12, "too short to be told from chance"
+        assert len(value) >= 12, "too short: it could occur by chance"
         self.canaries[name] = value
         return value
 
     def singing(self) -> list[str]:
         """Every canary that is heard where it may not be."""
-        told = self.capsys.readouterr()
+        captured = self.capsys.readouterr()
         everything = [
             *self.heard,
             Heard("the service's log", self.log.getvalue()),
-            Heard("stdout", told.out),
-            Heard("stderr", told.err),
+            Heard("stdout", captured.out),
+            Heard("stderr", captured.err),
             Heard("metrics", metrics.render_metrics().decode()),
             *(Heard(f"span {one.name}", one.to_json()) for one in self.spans.get_finished_spans()),
         ]

@@ -17,7 +17,7 @@ _BY_PATTERN = {
 
 
 def sample(manifest: ToolManifest) -> dict[str, JSON]:
-    """A call; every customer is the one whom the starter bundle knows."""
+    """A call; every customer is the one of the starter bundle."""
     properties: Any = manifest.args["properties"]
     return {
         name: "cus_1" if name == "customer" else _value(name, schema) for name, schema in properties.items()

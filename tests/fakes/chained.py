@@ -1,6 +1,6 @@
-"""A journal that has seen everything: fired, taken back, denied, parked, unknown, settled, live, noted, told again.
+"""A journal that has seen everything: fired, taken back, denied, parked, unknown, settled, live, noted, reported again.
 
-For whoever damages it afterwards: one of each kind of row, in every table, written by the SDK itself.
+For tests that damage it afterwards: one of each kind of row, in every table, written by the SDK itself.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from countersign import tool
 from countersign.integrations import Conversation, run_openai
 from tests.fakes.desk import Desk
 from tests.fakes.model_vendors import Vendor, openai_calls, openai_says, vendor
-from tests.fakes.talking import NOBODY
+from tests.fakes.talking import TRUST_NONE
 
 LINE_CUT = (500, {"error": {"message": "cut"}})
 """What the vendor answers where the line is cut."""
@@ -116,7 +116,7 @@ def program(desk: Desk, *, equal_ids: bool, equal_answers: bool = False) -> Iter
     """With its client and the model's side."""
     with (
         vendor() as model,
-        DefaultHttpxClient(verify=NOBODY) as http,
+        DefaultHttpxClient(verify=TRUST_NONE) as http,
         openai.OpenAI(api_key="none", base_url=f"{model.url}/v1", max_retries=0, http_client=http) as client,
     ):
         yield Program(desk, model, client, equal_ids, equal_answers)

@@ -38,7 +38,7 @@ AGENT = "support"
 
 
 class TickingClock:
-    """Wall and steady time that move when told to, on top of the machine's."""
+    """Wall and steady time that a test moves, on top of the machine's."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self.time = start
@@ -166,7 +166,7 @@ def operators_environment(desk: Desk, url: str) -> dict[str, str]:
 
 
 def refund_tool(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:
-    """The tool most tests use: it gives money back and tells a receipt number."""
+    """The tool most tests use: it gives money back and returns a receipt number."""
 
     @tool("refund", resource=("Order", "order_id"), registry=desk.registry, **options)
     def refund(order_id: str, amount_cents: int, tags: list[str] | None = None) -> dict[str, str]:
@@ -234,10 +234,10 @@ def answering_tool(
         """Answer as the test says."""
         if acts:
             desk.act(name, order_id)
-        told = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(told, BaseException):
-            raise told
-        return told
+        found = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     desk.publish(answer, **manifest)
     return answer
@@ -264,7 +264,7 @@ def notes_database(folder: Path) -> Path:
 
 
 def notes_in(path: Path) -> list[tuple[str, str]]:
-    """What stands in it, read through a connection of our own."""
+    """Its rows, read through a connection of our own."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("SELECT order_id, note FROM notes ORDER BY order_id").fetchall()
 

@@ -1,4 +1,4 @@
-"""An OpenID provider in memory, honest until told otherwise: every fault a hostile or broken one could show.
+"""An OpenID provider in memory, honest by default: every fault a hostile or broken one could show.
 
 The real ones are in `tests/counterparts`; what they will not do wrong, this one does.
 """
@@ -48,7 +48,7 @@ class Provider:
     header: dict[str, Any] = field(default_factory=dict)
     signed_with: str = "k1"
     published: tuple[str, ...] = ("k1",)
-    more_keys: Any = field(default_factory=list)  # beside the published ones; or what stands in their place
+    more_keys: Any = field(default_factory=list)  # in addition to the published ones; or what replaces them
     leaks: bool = False  # its key set holds the private keys
     odd: dict[str, str] = field(default_factory=dict)  # path: how it answers instead
     access_token: str = "opaque"
@@ -93,7 +93,7 @@ class Provider:
         path = request.url.path
         self.asked.append(path)
         if path in self.down:
-            raise httpx2.ConnectError("nobody listens")
+            raise httpx2.ConnectError("connection refused")
         if self.odd.get(path) == "never":
             await asyncio.sleep(3_600)
         if path in self.odd or path == "/elsewhere":

@@ -87,7 +87,7 @@ ANTHROPIC: dict[str, Any] = anthropic_says(_THOUGHT, "Done.") | {
         "service_tier": "standard",
     },
 }
-"""Cached tokens stand beside the input, thoughts are part of the output."""
+"""Cached tokens are not part of the input, thoughts are part of the output."""
 
 ANTHROPIC_STREAM_END: dict[str, Any] = {
     "type": "message_delta",
@@ -119,7 +119,7 @@ GOOGLE: dict[str, Any] = {
     "modelVersion": "example-flash-001",
     "responseId": "r-1",
 }
-"""As JSON over the wire. Cached tokens are part of the prompt; thoughts and the prompts of tools stand beside."""
+"""As JSON over the wire. Cached tokens are part of the prompt; thoughts and the prompts of tools are separate."""
 
 GOOGLE_BLOCKED: dict[str, Any] = {
     "promptFeedback": {"blockReason": "SAFETY"},

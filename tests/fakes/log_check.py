@@ -1,6 +1,6 @@
 """I-8 as a check: every transition has exactly one audit row, and the reverse.
 
-The log is replayed. Each row that tells of a move must start where the row before it ended, so that a missing, doubled
+The log is replayed. Each row of a transition must start where the row before it ended, so that a missing, doubled
 or invented row breaks the chain; and every chain must end in the state the tables hold.
 """
 
@@ -33,7 +33,7 @@ Thing = tuple[Any, ...]
 
 
 class Replay:
-    """The states the log tells of, by what kind of thing it is and its name."""
+    """The states in the log, by what kind of thing it is and its name."""
 
     def __init__(self) -> None:
         self.states: dict[Thing, str] = {}
@@ -125,5 +125,5 @@ def _rows(conn: Connection, model: type[SQLModel]) -> list[Mapping[str, Any]]:
     return [dict(row._mapping) for row in conn.execute(select(*table(model).columns))]
 
 
-def _differ(what: str, told: object, held: object) -> list[str]:
-    return [] if told == held else [f"{what}: the log tells {told}, the tables hold {held}"]
+def _differ(what: str, logged: object, held: object) -> list[str]:
+    return [] if logged == held else [f"{what}: the log has {logged}, the tables hold {held}"]

@@ -1,6 +1,6 @@
-"""A host on loopback that facts and groups are looked up at, honest until told otherwise; with TLS where asked for.
+"""A host on loopback that facts and groups are looked up at, honest by default; with TLS where asked for.
 
-`Host` answers what its `answer` makes of a request; a fault named in `how` stands in its place. `Scim` is a small
+`Host` answers what its `answer` makes of a request; a fault named in `how` replaces it. `Scim` is a small
 directory (RFC 7643, 7644) over the same host: groups, users, filters and pages as the vendors have them.
 """
 

@@ -64,7 +64,7 @@ def bank(written: Path) -> MCPServer:
 
     @server.tool()
     def lend(account_id: str, ctx: Context[Any, Any]) -> str:
-        """Lend: the one that nobody reviewed."""
+        """Lend: the one without a reviewed manifest."""
         act(ctx, "lend", account_id)
         return "lent"
 

@@ -60,7 +60,7 @@ def page(**changes: Any) -> PoliciesPage:
         failed_at=None,
         cases=214,
         cases_say="cases, all pass",
-        warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; nobody can ever meet it",),
+        warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; it can never be met",),
     )
     tools = (
         ToolRow("refund_payment", "Refund a payment", "medium", hexed("refund"), ()),

@@ -41,7 +41,7 @@ class Got:
 
     @property
     def event(self) -> dict[str, Any]:
-        """What it tells."""
+        """Its payload."""
         event: dict[str, Any] = json.loads(self.raw)
         return event
 

@@ -51,7 +51,7 @@ class Repository:
         return self
 
     def commit(self, message: str = "a change", *options: str) -> str:
-        """Commit whatever lies there."""
+        """Commit all files."""
         self.git("add", "-A", "--force", ".")
         self.git("commit", "-q", "--allow-empty", "-m", message, *options)
         return self.head()
@@ -114,8 +114,8 @@ class Key:
         return " ".join(self.file.with_suffix(".pub").read_text().split()[:2])
 
     def sign(self, repository: Repository, message: str = "signed") -> str:
-        """Commit whatever lies there, signed."""
+        """Commit all files, signed."""
         repository.git("add", "-A", ".")
-        told = ["-c", "gpg.format=ssh", "-c", f"user.signingkey={self.file}"]
-        repository.git(*told, "commit", "-q", "--allow-empty", "-S", "-m", message)
+        options = ["-c", "gpg.format=ssh", "-c", f"user.signingkey={self.file}"]
+        repository.git(*options, "commit", "-q", "--allow-empty", "-S", "-m", message)
         return repository.head()

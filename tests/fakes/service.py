@@ -260,8 +260,8 @@ class FakeService:
         for one in revision.held:
             if one.state in WAITING:
                 self._move(one, E.WITHDRAWN)
-                told = Reason(code=DenyCode.WITHDRAWN, text=f"it was taken back: {why}")
-                one.reasons = () if why is None else (told,)
+                reason = Reason(code=DenyCode.WITHDRAWN, text=f"it was taken back: {why}")
+                one.reasons = () if why is None else (reason,)
         return self.view(revision)
 
     def release(self, txn: str, rev: int, kid: str) -> TransactionView:
@@ -394,7 +394,7 @@ class FakeService:
         if manifest is None:
             advice = "countersign tools export, then have the manifest reviewed"
             return Verdict.DENY, (
-                Reason(code=DenyCode.UNKNOWN_TOOL, text=f"nobody reviewed {tool}", advice=advice),
+                Reason(code=DenyCode.UNKNOWN_TOOL, text=f"{tool} has no reviewed manifest", advice=advice),
             )
         if manifest.digest != digest:
             return Verdict.DENY, (Reason(code=DenyCode.TOOL_CHANGED, text=f"{tool} is another one now"),)
@@ -554,7 +554,7 @@ class FakeService:
         return Held(effect, VERDICTS[verdict], verdict, reasons)
 
     def give_up(self, txn: str, effect: str) -> None:
-        """Nobody can take it back by a call: it is a task for a person."""
+        """No call can take it back: it is a task for a person."""
         forward = self._held(self.latest(txn), effect)
         self._move(forward, E.COMPENSATING)
         self._move(forward, E.COMPENSATION_FAILED)

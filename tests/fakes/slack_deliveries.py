@@ -38,12 +38,12 @@ class Twice:
 
 @dataclass(frozen=True)
 class Held:
-    """Not until the test sends it; Slack is told that all is well."""
+    """Not until the test sends it; Slack gets a success."""
 
 
 @dataclass(frozen=True)
 class BothWays:
-    """By HTTP and by socket, whichever of them Slack chose."""
+    """By HTTP and by socket, in addition to Slack's choice."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Answer:
 
 @dataclass
 class Delivery:
-    """One thing Slack wanted to tell, and what the service answered each time it was told."""
+    """One delivery of Slack, and the answer of the service to each attempt."""
 
     kind: Kind
     payload: Json
@@ -111,17 +111,17 @@ class Deliveries:
     async def by_http(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Slack delivers over HTTP; what Slack is to hear."""
         kind, payload = read(body, headers)
-        told = self.rewrite(payload)
-        if told is not payload or self.clock is not time.time:
+        sent = self.rewrite(payload)
+        if sent is not payload or self.clock is not time.time:
             at = float(headers["X-Slack-Request-Timestamp"]) if self.clock is time.time else self.clock()
-            body, headers = signed(kind, told, self.secret, at)
-        delivery = Delivery(kind, told, body, headers)
+            body, headers = signed(kind, sent, self.secret, at)
+        delivery = Delivery(kind, sent, body, headers)
         return await self._play(delivery, self.send, self.send_by_socket)
 
     async def by_socket(self, kind: Kind, payload: Json) -> Answer:
         """Slack delivers over the socket; what Slack is to hear."""
-        told = self.rewrite(payload)
-        delivery = Delivery(kind, told, *signed(kind, told, self.secret))
+        sent = self.rewrite(payload)
+        delivery = Delivery(kind, sent, *signed(kind, sent, self.secret))
         return await self._play(delivery, self.send_by_socket, self.send)
 
     async def send(

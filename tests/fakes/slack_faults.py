@@ -1,4 +1,4 @@
-"""A proxy before the Slack of the tests that fails as Slack fails, in both directions, and mends what that one lacks.
+"""A proxy before the Slack of the tests that fails as Slack fails, in both directions, and adds what that one lacks.
 
 The service calls `faults.api_url`; the server delivers to `faults.request_url`, or over the socket whose address the
 proxy gives out. Faults are scripted by method: `faults.on.next("chat.postMessage", CutAfter(), Status(429, 2))`
@@ -36,7 +36,7 @@ _START_S: Final = 60.0
 _STOP_S: Final = 0.2  # what still hangs then is dropped
 _JSON_ARGS: Final = ("blocks", "attachments", "view", "metadata")
 _PASSED_HEADERS: Final = ("Authorization", "Content-Type")
-_TOLD_HEADERS: Final = ("Content-Type", "User-Agent", "X-Slack-Request-Timestamp", "X-Slack-Signature")
+_FORWARDED_HEADERS: Final = ("Content-Type", "User-Agent", "X-Slack-Request-Timestamp", "X-Slack-Signature")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class SlackFaults:
         self.keep_time_with(time.time)
 
     def accepted(self, method: str) -> list[Call]:
-        """The calls of this method that Slack did, whatever the service heard of it."""
+        """The calls of this method that Slack did, with or without an answer."""
         return [call for call in self.calls if call.method == method and call.answer and call.answer["ok"]]
 
     async def _serve(self) -> None:
@@ -215,7 +215,9 @@ class SlackFaults:
         return self.truth.answer(call.method, call.args, said)
 
     async def _deliver(self, request: web.Request) -> web.Response:
-        headers = {name: value for name, value in request.headers.items() if name.title() in _TOLD_HEADERS}
+        headers = {
+            name: value for name, value in request.headers.items() if name.title() in _FORWARDED_HEADERS
+        }
         answer = await self.deliveries.by_http(await request.read(), headers)
         return web.Response(status=answer.status or 504, body=answer.body)
 
@@ -225,7 +227,7 @@ class SlackFaults:
 
 
 def _arguments(body: bytes, content_type: str) -> Json:
-    """What a call asks for, whichever of Slack's two forms it has."""
+    """What a call asks for, in either of Slack's two forms."""
     if content_type == "application/json":
         said: Json = json.loads(body)
         return said

@@ -105,7 +105,7 @@ class EverybodyActs(AgentsAct):
         """An operator's verb, as the socket of a running service takes it; both sides' answer."""
         self.tick()
         try:
-            told = self.real.do(self.real.world.operator, verb, args | {"reason": "because"})
+            done = self.real.do(self.real.world.operator, verb, args | {"reason": "because"})
         except ServiceError as refusal:
             said = (refusal.status, refusal.code.value)
             self.note(verb, f"{said[0]} {said[1]}")
@@ -113,11 +113,11 @@ class EverybodyActs(AgentsAct):
                 expected()
             return None
         self.note(verb, "done")
-        return told, expected()
+        return done, expected()
 
-    def revoke_each(self, told: list[str]) -> None:
+    def revoke_each(self, txns: list[str]) -> None:
         """One transaction after the other, as the command does."""
-        for txn in told:
+        for txn in txns:
             args = {"txn": txn, "reason": "because"}
             done = self.real.do(self.real.world.operator, "revoke-transaction-if-open", args)
             assert done["ended"] is people.revoke_if_open(self.book, txn)
@@ -153,7 +153,7 @@ class EverybodyActs(AgentsAct):
         pick=PICK,
     )
     def revoke_a_compensation(self, pick: int) -> None:
-        """What would take something back is called off: it stands."""
+        """What would take something back is called off: it stays fired."""
         found = [(t, e.undo) for t in self.heads() for e in t.effects if e.undo and e.undo.state in OPEN]
         txn, undo = found[pick % len(found)]
         self.operate(
@@ -315,7 +315,7 @@ class EverybodyActs(AgentsAct):
 
     @may(when=lambda self: self.alive > 7)
     def crash(self) -> None:
-        """Whatever was acknowledged is there (I-7): the next comparison says so."""
+        """Everything acknowledged is there (I-7): the next comparison checks it."""
         self.disturbed()
         self.real.catch_up()
         self.tick()

@@ -84,7 +84,7 @@ def open_under(book: Book, bundle: Bundle) -> list[str]:
         effect.id
         for txn in book.all_revisions()
         for effect in txn.everything
-        if effect.state in OPEN and effect.stands_by == bundle.name
+        if effect.state in OPEN and effect.decided_by == bundle.name
     }
     return sorted(found)
 
@@ -165,12 +165,12 @@ def _due(effect: Effect) -> float:
 
 
 def _ask_to_take_back(book: Book, txn: Transaction) -> None:
-    """Something fired, its siblings did not, it could be taken back, and nobody has asked: somebody is told, once."""
+    """Something fired, its siblings did not, it could be taken back, and no compensation was requested: one task."""
     open_ = {E.REDEEMED, E.COMPENSATING, E.UNKNOWN}
     if txn.state not in {T.REDEEMED, T.UNSETTLED} or any(effect.state in open_ for effect in txn.everything):
         return
     for effect in txn.effects:
-        told = any((i, kind) == (effect.id, "compensation_due") for i, kind, _ in book.tasks)
+        known = any((i, kind) == (effect.id, "compensation_due") for i, kind, _ in book.tasks)
         due = book.now >= effect.changed_at + timedelta(seconds=GRACE)
-        if effect.state is E.FIRED and effect.can_be_undone and due and not told:
+        if effect.state is E.FIRED and effect.can_be_undone and due and not known:
             book.open_task(effect, "compensation_due")

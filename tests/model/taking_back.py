@@ -23,7 +23,7 @@ def compensate(book: Book, party: str, key: str, txn_id: str, forward: Effect) -
         if forward.state is not E.FIRED or not forward.can_be_undone:
             raise Refused(409, "illegal_state")
         if forward.call.tool == "pay" and not forward.has_result:
-            book.stands(txn, forward)  # it cannot even be built
+            book.compensation_failed(txn, forward)  # it cannot even be built
             raise Refused(409, "illegal_state")
         tool = UNDONE_BY[forward.call.tool]
         require_going(book, [tool])
@@ -47,6 +47,6 @@ def _open_undo(book: Book, txn: Transaction, forward: Effect, tool: str) -> Effe
     book.move(forward, E.COMPENSATING)
     book.settle_task(forward, "compensation_due")
     if undo.state is E.DENIED:
-        book.stands(txn, forward)
+        book.compensation_failed(txn, forward)
     book.follow(txn)
     return undo

@@ -110,12 +110,12 @@ def search(
 
 
 def _named(spin: str, folder: Path, flags: tuple[str, ...]) -> str:
-    """The invariant that failed: the replay tells the line, and a line asserts one."""
-    told = _run([spin, "-t", *flags, MODEL.name], folder)
-    line = re.search(rf"{MODEL.name}:(\d+), Error: assertion violated", told)
-    assert line is not None, told
+    """The invariant that failed: the replay names the line, and a line asserts one."""
+    output = _run([spin, "-t", *flags, MODEL.name], folder)
+    line = re.search(rf"{MODEL.name}:(\d+), Error: assertion violated", output)
+    assert line is not None, output
     asserted = re.findall(r"assert\((I_\d+)\)", MODEL.read_text().splitlines()[int(line.group(1)) - 1])
-    assert len(asserted) == 1, told
+    assert len(asserted) == 1, output
     name: str = asserted[0]
     return name
 
@@ -173,7 +173,7 @@ def test_what_can_be_finished_is_finished(spin: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_nobody_told_of_what_is_never_reported_is_found(spin: str, tmp_path: Path) -> None:
+def test_a_missing_task_for_an_unreported_effect_is_found(spin: str, tmp_path: Path) -> None:
     found = search(spin, tmp_path, ("-DFAULT_13", *LIVE), live=True)
     assert found.violated == "I_14", found.out
 

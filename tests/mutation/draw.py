@@ -74,16 +74,16 @@ class Draw:
         assert mutant is not None
         folder = self._folder(mutant)
         self.under_way[folder] -= 1
-        told = "lives" if failed is None else "killed"
+        verdict = "lives" if failed is None else "killed"
         if failed is not None and failed != "collection" and not self._passes_without(failed, copies):
-            told = "not by a sound test"
-        if told == "killed":
+            verdict = "not by a sound test"
+        if verdict == "killed":
             self.taken[folder].append(mutant)
             every = [asdict(one) for ones in self.taken.values() for one in ones]
             self.out.write_text(json.dumps(every, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         count = sum(map(len, self.taken.values()))
         print(
-            f"{count:4} {told:8} {result.seconds:6.1f} s  {folder}  {mutant.function}  {failed or ''}",
+            f"{count:4} {verdict:8} {result.seconds:6.1f} s  {folder}  {mutant.function}  {failed or ''}",
             flush=True,
         )
 

@@ -1,8 +1,8 @@
 """Every small fault that could be put into the two packages: what is drawn from, and how one is put in.
 
 A mutant is a function, a text that occurs once in it and the text that takes its place, so that it outlives moves of
-the function. Faults in texts for people, in logging and in annotations are left out: nobody can tell them from a
-better wording.
+the function. Faults in texts for people, in logging and in annotations are left out: no test can distinguish them
+from a better wording.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _faults(source: str, function: FunctionNode) -> Iterator[tuple[str, str]]:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call | ast.Await):
             if not _is_log(statement.value):
                 yield whole.text, "pass"
-            continue  # what is told is not changed in its parts
+            continue  # arguments of a call are not changed
         if (
             isinstance(statement, ast.Return)
             and statement.value is not None

@@ -82,8 +82,8 @@ def build(recorded: Path) -> None:
             "CREATE TABLE tests (name TEXT PRIMARY KEY, seconds REAL, passed INT, lines INT DEFAULT 0);"
             "CREATE TABLE reached (file TEXT, test TEXT, lines BLOB);"
         )
-        told = [json.loads(line) for line in (recorded / "tests.jsonl").read_text().splitlines()]
-        table.executemany("INSERT INTO tests (name, seconds, passed) VALUES (?, ?, ?)", told)
+        outcomes = [json.loads(line) for line in (recorded / "tests.jsonl").read_text().splitlines()]
+        table.executemany("INSERT INTO tests (name, seconds, passed) VALUES (?, ?, ?)", outcomes)
         for data in sorted(recorded.glob("lines.*")):
             _take(table, data)
         table.executescript(
@@ -124,8 +124,8 @@ def tree() -> str:
 
 def require_table() -> None:
     """Raises SystemExit: there is no table, or it is of another tree; a test that is gone would pass for a find."""
-    told = (FOLDER / "tree").read_text() if TABLE.exists() and (FOLDER / "tree").exists() else ""
-    if told != tree():
+    recorded = (FOLDER / "tree").read_text() if TABLE.exists() and (FOLDER / "tree").exists() else ""
+    if recorded != tree():
         raise SystemExit(
             "the table of which tests reach what is of another tree: python -m tests.mutation.reach"
         )

@@ -65,10 +65,10 @@ def main() -> int:
         print(
             f"{done:4} {result.failed or 'LIVES':80} {result.seconds:6.1f} s  {mutant.function}", flush=True
         )
-    return _told(mutants, gone, lives)
+    return _report(mutants, gone, lives)
 
 
-def _told(mutants: list[Mutant], gone: list[Mutant], lives: list[Mutant]) -> int:
+def _report(mutants: list[Mutant], gone: list[Mutant], lives: list[Mutant]) -> int:
     every, missed, lost = (Counter(one.folder for one in ones) for ones in (mutants, lives, gone))
     for folder in sorted(every):
         there = every[folder] - lost[folder]

@@ -180,7 +180,7 @@ class _Watch:
     def pytest_runtest_logreport(self, report: object) -> None:
         if getattr(report, "failed", False) and self.failed is None:
             self.failed = str(getattr(report, "nodeid", ""))
-            self.write(self.failed, complete=True)  # whatever hangs after it
+            self.write(self.failed, complete=True)  # a later test may hang
 
     def write(self, failed: str | None, *, complete: bool) -> None:
         self.out.write_text(json.dumps({"failed": failed, "complete": complete}))

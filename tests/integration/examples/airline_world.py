@@ -1,6 +1,6 @@
 """A small airline in the form of the recorded data: four flights a day, three customers, a few reservations.
 
-Days run from 2024-05-14 (flown) over 2024-05-15 (today, the domain's clock stands at 15:00) to 2024-05-20.
+Days run from 2024-05-14 (flown) over 2024-05-15 (today, the domain's clock is at 15:00) to 2024-05-20.
 """
 
 import json

@@ -195,7 +195,7 @@ async def test_projection_during_a_drop_leaves_no_messages(
     monkeypatch.setattr(workers, "project_log", rest)
     (review,) = await office.find(ReviewRow, txn=next(iter(office.robot.txns)))
     of: Any = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
-    await service.db.write(lambda tx: append(tx, "slack_told", actor="operator", body={}, **of))
+    await service.db.write(lambda tx: append(tx, "slack_line", actor="operator", body={}, **of))
     await service.sequencer.number()
     news = await service.db.read(lambda conn: projection._read_batch(conn, service.ctx, office.app))
     assert news is not None

@@ -1,6 +1,6 @@
 """No secret of the Slack channel is heard: in no log at any level, no answer but the one it is for, no span, no metric.
 
-A canary stands in every place that holds one, over HTTP and the socket, while all goes well and while all breaks.
+A canary is in every place that holds one, over HTTP and the socket, while all goes well and while all breaks.
 """
 
 from __future__ import annotations
