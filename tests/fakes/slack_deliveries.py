@@ -1,4 +1,4 @@
-"""What Slack sends to the service, on its way: delivered, delivered twice, held back, by both ways, or replayed.
+"""What Slack sends to the service, on its way: delivered, delivered twice, by both ways, or replayed.
 
 Everything that came is kept, with its raw body and headers, so that it can be sent again later, as it was or signed
 anew. The signatures here are made from Slack's description of them alone, never by what the service checks with.
@@ -31,14 +31,7 @@ _ANSWER_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Twice:
-    """Again after the first was answered; `together` at the same moment."""
-
-    together: bool = False
-
-
-@dataclass(frozen=True)
-class Held:
-    """Not until the test sends it; Slack gets a success."""
+    """Again after the first was answered."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ class Unheard:
     """The service gets it; Slack never hears the answer."""
 
 
-Manner = Twice | Held | BothWays | Unheard
+Manner = Twice | BothWays | Unheard
 
 
 @dataclass(frozen=True)
@@ -104,10 +97,6 @@ class Deliveries:
         """Where the service listens."""
         self.urls = dict.fromkeys(get_args(Kind), url)
 
-    def last(self, kind: Kind) -> Delivery:
-        """The last that came of this kind."""
-        return next(one for one in reversed(self.kept) if one.kind == kind)
-
     async def by_http(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Slack delivers over HTTP; what Slack is to hear."""
         kind, payload = read(body, headers)
@@ -148,17 +137,9 @@ class Deliveries:
         """Send what Slack never said, signed with the right secret or with another."""
         return await self.send(Delivery(kind, payload, *signed(kind, payload, secret or self.secret, at)))
 
-    async def post_raw(self, kind: Kind, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send exactly this."""
-        return await self._post(kind, body, headers)
-
     async def _play(self, delivery: Delivery, send: Any, other_way: Any) -> Answer:
         self.kept.append(delivery)
         match self.how.step(delivery.kind):
-            case Held():
-                return Answer(200, b"")
-            case Twice(together=True):
-                return await _first(send(delivery), send(delivery))
             case Twice():
                 answer = await _first(send(delivery))
                 again = _retry(delivery.kind, by_http=send == self.send)

@@ -23,7 +23,7 @@ import aiohttp
 from aiohttp import web
 
 from examples.local_service import free_port
-from tests.counterparts.slack import SECRET, App, Mode, SlackServer, local_slack
+from tests.counterparts.slack import SECRET, Mode, SlackServer, local_slack
 from tests.fakes.scripted import Script
 from tests.fakes.slack_deliveries import Deliveries
 from tests.fakes.slack_socket import Relay
@@ -246,13 +246,11 @@ def _cut(request: web.Request) -> web.Response:
 
 
 @contextmanager
-def failing_slack(
-    folder: Path, *, mode: Mode = "events", more_apps: tuple[App, ...] = ()
-) -> Iterator[tuple[SlackServer, SlackFaults]]:
+def failing_slack(folder: Path, *, mode: Mode = "events") -> Iterator[tuple[SlackServer, SlackFaults]]:
     """The Slack of the tests with the proxy on both sides of it."""
     with (
         SlackFaults() as faults,
-        local_slack(folder, request_url=faults.request_url, mode=mode, more_apps=more_apps) as slack,
+        local_slack(folder, request_url=faults.request_url, mode=mode) as slack,
     ):
         faults.slack = slack.url
         yield slack, faults

@@ -17,7 +17,6 @@ Json = dict[str, Any]
 
 FOREIGN_TEAM: Final = "T0PARTNER"
 GUEST: Final = {"is_restricted": True}
-SINGLE_CHANNEL_GUEST: Final = {"is_restricted": True, "is_ultra_restricted": True}
 LEFT: Final = {"deleted": True}
 STRANGER: Final = {"is_stranger": True, "team_id": FOREIGN_TEAM}
 _ORDINARY: Final = {"is_restricted": False, "is_ultra_restricted": False, "is_app_user": False}

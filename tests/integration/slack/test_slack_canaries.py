@@ -107,8 +107,8 @@ async def _all_breaks(office: Office) -> None:
         office.faults.on.lift()
     assert (await office.deliver(office.press("U0DANA", card), secret="9" * 32)).status == 401
     assert (await office.deliver(office.press("U0DANA", card, team__id="T0PARTNER"))).status == 401
-    body, headers = b"payload=" + value_of(card).encode(), {"Content-Type": "application/json"}
-    await office.faults.deliveries.post_raw("interactive", body, headers)
+    odd: Json = {"type": "block_actions", "payload": value_of(card)}
+    await office.deliver(odd, "events_api")
     await office.deliver({"type": "block_actions", "value": value_of(card)})
     broken = {"type": "view_submission", "value": value_of(card)}
     await office.faults.deliveries.by_socket("interactive", broken)
