@@ -128,19 +128,14 @@ def test_the_tools_of_a_document_are_taken_up_by_dev_and_by_export(document: str
         assert '"problem": "' not in done.stdout
 
 
-README = {
-    "a small refund fires": ("ticket-1", "1240", "cus_1001", "refunded 1240 USD to cus_1001\n"),
-    "a large one waits for finance": ("ticket-2", "124000", "cus_1001", "waits for finance"),
-    "one to a closed account is refused with the rule that says so": (
-        "ticket-3",
-        "1240",
-        "cus_1003",
-        "never-to-closed-accounts",
-    ),
-}
+README = [
+    ("ticket-1", "1240", "cus_1001", "refunded 1240 USD to cus_1001\n"),
+    ("ticket-2", "124000", "cus_1001", "waits for finance"),
+    ("ticket-3", "1240", "cus_1003", "never-to-closed-accounts"),
+]
 
 
-@pytest.mark.parametrize(("key", "amount", "customer", "says"), README.values(), ids=README.keys())
+@pytest.mark.parametrize(("key", "amount", "customer", "says"), README)
 def test_the_readme_says_what_happens(
     key: str, amount: str, customer: str, says: str, reader: dict[str, str], tmp_path: Path
 ) -> None:
@@ -157,12 +152,16 @@ def test_the_readme_says_what_happens(
 def test_the_first_example_is_short_and_shows_undo_and_gate(reader: dict[str, str], tmp_path: Path) -> None:
     lines = [line for line in script_of("README.md").splitlines() if line]
     assert len(lines) <= 15
-    refused = (
-        script_of("README.md").replace("cus_1001", "cus_1003").replace("    with t", "    try:\n     with t")
+    refused, end = (
+        script_of("README.md"),
+        "    finally:\n     print(stock.snapshot()); raise SystemExit\n    print(",
     )
-    refused = refused.replace(
-        "    print(", "    finally:\n     print(stock.snapshot()); raise SystemExit\n    print("
-    )
+    for was, becomes in (
+        ("cus_1001", "cus_1003"),
+        ("    with t", "    try:\n     with t"),
+        ("    print(", end),
+    ):
+        refused = refused.replace(was, becomes)
     assert run(refused, reader, tmp_path).stdout == "{'cups': 3}\n"
 
 
@@ -171,22 +170,16 @@ def test_the_page_of_errors_names_every_error_that_leaving_a_block_raises() -> N
     kinds = (countersign.Stopped, countersign.FireError, countersign.WorldError)
     errors = {name for name, one in public.items() if isinstance(one, type) and issubclass(one, kinds)}
     errors -= {one.__name__ for one in kinds} | {"WorkerStopping"}
-    table = (
-        (ROOT / "docs/reference/sdk-errors.md").read_text().partition("## Errors")[2].partition("\n## ")[0]
-    )
+    page = (ROOT / "docs/reference/sdk-errors.md").read_text()
+    table = page.partition("## Errors")[2].partition("\n## ")[0]
     rows = " ".join(line for line in table.splitlines() if line.startswith("| `"))
     assert sorted(name for name in errors | {"IndependentFailures"} if f"`{name}`" not in rows) == []
 
 
 def test_the_page_of_transactions_shows_every_kind() -> None:
     program = script_of("docs/how-to/transactions.md")
-    kinds = (
-        "    with transaction(key=",
-        "async with transaction(key=",
-        ", independent=True)",
-        "run_transaction(step, key=",
-    )
-    assert [kind for kind in kinds if kind not in program] == []
+    assert "    with transaction(key=" in program and "async with transaction(key=" in program
+    assert ", independent=True)" in program and "run_transaction(step, key=" in program
 
 
 NO_NAMES_OF_OURS = {  # keywords of `transaction` and of a manifest, a state, a fixture

@@ -10,7 +10,6 @@ import itertools
 import json
 import shutil
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from policy_service.audit.log import highest_index
 from policy_service.channels.admin.socket import run_admin_command
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
-from policy_service.storage.core import table
+from policy_service.storage.core import Row, insert_row, table
 from policy_service.storage.slack_tables import SlackStatusRow
 from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow
@@ -40,7 +39,7 @@ from tests.crash.agent import AGENT, Life, Tools
 from tests.crash.children import Command, ServiceChild, run_agent, run_command
 from tests.crash.dying import Death
 from tests.crash.invariants import Evidence, breaches
-from tests.fakes.desk import write_key
+from tests.fakes.desk import changed, notes_database, write_key
 from tests.fakes.world import fresh_data
 
 T = TypeVar("T")
@@ -125,11 +124,14 @@ class Story:
     def begin(self) -> Self:
         """A data folder that was set up, an enrolled agent, a running service."""
         shutil.copytree(fresh_data(), self.data)
-        self.operator(
-            "agent-enroll", {"name": AGENT, "roles": ["support-agent"], "jwk": self.key.public.jwk()}
-        )
+        self.enroll()
         self.serve()
         return self
+
+    def enroll(self) -> None:
+        """The agent of the story with its key."""
+        args = {"name": AGENT, "roles": ["support-agent"], "jwk": self.key.public.jwk()}
+        self.operator("agent-enroll", args)
 
     def _write_bundle(self) -> None:
         (self.bundle / "tools").mkdir(parents=True)
@@ -140,9 +142,7 @@ class Story:
         for one in registry:
             if one.lane == "staged":
                 recheck = {"recheck": one.name == "invoice"}
-                manifest = type(one.draft_manifest()).model_validate(
-                    one.draft_manifest().model_dump() | recheck
-                )
+                manifest = changed(one.draft_manifest(), **recheck)
                 (self.bundle / "tools" / f"{one.name}.json").write_bytes(manifest_json(manifest))
 
     def policies(self, added: str) -> None:
@@ -161,10 +161,7 @@ class Story:
         self.agent.mkdir()
         self.key = PrivateKey.generate()
         write_key(self.agent / "agent.pem", self.key)
-        notes = sqlite3.connect(self.agent / "notes.db")
-        notes.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, order_id TEXT)")
-        notes.commit()
-        notes.close()
+        notes_database(self.agent)
 
     @property
     def env(self) -> dict[str, str]:
@@ -302,6 +299,17 @@ class Story:
             self.votes_acknowledged.append((sub, review_url.rpartition("/")[2]))
 
         self.as_person(act, sub)
+
+    def answer_review(self, said: dict[str, Any], *people: str, verdict: str = "approve") -> None:
+        """These people answer the review that a life of the agent waits for; one that was killed may wait for none."""
+        for person in people if said["raised"] == "ReviewPending" else ():
+            self.answer(person, said["reviews"][0], verdict)
+
+    def insert(self, row: Row) -> None:
+        """A row as another process would have left it."""
+        with self.reading() as conn:
+            insert_row(conn, row)
+            conn.commit()
 
     def settle(self, sub: str, answer: str) -> None:
         """Somebody settles the oldest task by its form."""

@@ -6,13 +6,14 @@ typed error of the SDK), and once the disk is well again everything is finished 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.crash.agent import Life, lines
-from tests.crash.chapters import happened
+from tests.crash.chapters import finished
 from tests.crash.children import Child, _live
 from tests.crash.conftest import STORIES, Stories
 from tests.crash.disk import Fault, failing
@@ -27,13 +28,9 @@ JOURNAL = ("journal.db", "journal.db-wal", "journal.db-journal")
 
 EVERY_DAY_AGENT = {Fault("pwrite64", "ENOSPC", 7, on=True)}
 
-MADE_BY_AN_AGENT = {
-    "pwrite64": range(3, 84, 4),
-    "fdatasync": range(1, 8),
-    "fsync": range(1, 2),
-    "openat": range(1, 4),
-    "ftruncate": range(1, 2),
-}
+ONCE = range(1, 2)
+MADE_BY_AN_AGENT = {"pwrite64": range(3, 84, 4), "fdatasync": range(1, 8), "openat": range(1, 4)}
+MADE_BY_AN_AGENT |= {"fsync": ONCE, "ftruncate": ONCE}
 """Which calls of one life on its journal fail, from the first to (nearly) the last it makes; a fault further on tests
 nothing, and is red.
 """
@@ -56,13 +53,8 @@ def service_faults() -> list[Any]:
 
 
 def agent_faults() -> list[Any]:
-    faults = [
-        Fault(call, error, nth, on)
-        for call, counts in MADE_BY_AN_AGENT.items()
-        for error in ERRORS
-        for nth in counts
-        for on in (False, True)
-    ]
+    made = [(call, nth) for call, counts in MADE_BY_AN_AGENT.items() for nth in counts]
+    faults = [Fault(call, error, nth, on) for call, nth in made for error in ERRORS for on in (False, True)]
     return [_marked(fault, EVERY_DAY_AGENT, fault) for fault in faults]
 
 
@@ -84,12 +76,9 @@ def test_a_disk_that_fails_the_service_loses_nothing_and_releases_nothing(
         if answer["status"] >= 500:
             assert (answer["status"], answer["body"]["code"]) == (503, "storage_unavailable"), answer
     story.live("small", "small")
-    said = story.live("large", "large")
-    if said["raised"] == "ReviewPending":
-        story.answer("maya", said["reviews"][0])
+    story.answer_review(story.live("large", "large"), "maya")
     story.live("resume")
-    story.finish()
-    happened(story, refund=2)
+    finished(story, refund=2)
     assert story.breaches() == []
 
 
@@ -111,8 +100,6 @@ def test_a_disk_that_fails_the_journal_fires_nothing_twice_and_says_so(
 
 def _on_a_failing_disk(story: Story, flow: str, fault: Fault) -> tuple[dict[str, Any], int]:
     """One life of the agent whose journal fails it."""
-    import json
-
     gate: Path = story.folder / "gate"
     life = Life(story.agent, story.url, flow, flow, gate=gate)
     (story.agent / "result.json").unlink()

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 
 import httpx2
 from sqlalchemy import Connection, select
@@ -20,7 +20,7 @@ from policy_service.storage.system_tables import AuditRow, WebhookRow
 from policy_service.tokens.keys import MIN_PUBLISHED_S, NEXT, make_webhook_key, read_webhook_keys
 from tests.counterparts import node
 from tests.crash.agent import AGENT
-from tests.crash.chapters import happened, open_reviews
+from tests.crash.chapters import finished, open_reviews
 from tests.crash.story import Story
 from tests.fakes.receivers import Receiver, Step
 from tests.integration.identity.browsing import Browser
@@ -44,9 +44,7 @@ def signs_in(story: Story) -> None:
 
 
 def _through_the_door(story: Story) -> None:
-    with ExitStack() as stack:
-        browser = Browser(story.url)
-        stack.callback(browser.close)
+    with closing(Browser(story.url)) as browser:
         back = browser.sign_in_there(browser.to_the_provider("acme"), login="maya", password="x")
         answer = browser.get(back)
         assert answer.status_code == 200, answer.text
@@ -68,21 +66,16 @@ def stops(story: Story) -> None:
         lambda person: _send(person, "/stop", lambda form: form.fields.get("what") == "tool", given)
     )
     story.operator("go-on", {"tool": "refund"})
-    if said["raised"] == "ReviewPending":
-        story.answer("maya", said["reviews"][0])
+    story.answer_review(said, "maya")
     story.live("resume")
-    story.finish()
-    happened(story, refund=1)
+    finished(story, refund=1)
 
 
 def brings_a_key(story: Story) -> None:
     """An agent shows its platform's token and brings a key."""
     with node.token_factory() as factory:
-        trust = {
-            "name": "cluster",
-            "issuer": factory.issuer,
-            "agents": [{"agent": AGENT, "claims": {"sub": "pod"}}],
-        }
+        agents = [{"agent": AGENT, "claims": {"sub": "pod"}}]
+        trust = {"name": "cluster", "issuer": factory.issuer, "agents": agents}
         story.more["TRUSTED_ISSUERS"] = json.dumps([trust])
         story.begin()
         now = int(time.time())
@@ -118,13 +111,8 @@ def receiver_of(story: Story, *plan: Step) -> Iterator[Receiver]:
     secret = story.folder / "hook.secret"
     make_webhook_key(secret, own=False)
     with Receiver(plan=[*plan, 204]) as receiver:
-        hook = {
-            "name": HOOK,
-            "url": receiver.url,
-            "secret_files": [str(secret)],
-            "addresses": ["127.0.0.0/8"],
-        }
-        story.more["WEBHOOKS"] = json.dumps([hook])
+        hook = {"name": HOOK, "url": receiver.url, "secret_files": [str(secret)]}
+        story.more["WEBHOOKS"] = json.dumps([hook | {"addresses": ["127.0.0.0/8"]}])
         yield receiver
 
 
@@ -162,7 +150,7 @@ def sets_up(story: Story) -> None:
         key.unlink(missing_ok=True)
         story.command("agent", "key", "add", "second", "--key-out", str(key))
         story.command("agent", "enroll", "third", "--key-out", str(key.with_name("third.pem")))
-    story.operator("agent-enroll", {"name": AGENT, "roles": ["support-agent"], "jwk": story.key.public.jwk()})
+    story.enroll()
     story.serve()
     story.live("small", "small")
     story.stop()
@@ -178,8 +166,7 @@ def sets_up(story: Story) -> None:
     assert secret.public is None
     story.serve()
     story.live("two", "two")
-    story.finish()
-    happened(story, refund=2, invoice=1)
+    finished(story, refund=2, invoice=1)
 
 
 def pending(story: Story) -> str:
