@@ -127,9 +127,7 @@ def test_sdk_lock_is_small_and_free_of_the_service() -> None:
     ("root", "package", "which"),
     [(ROOT, "policy_service", "service"), (ROOT / "sdk/python", "countersign", "sdk")],
 )
-def test_what_is_imported_is_declared_and_what_is_declared_is_imported(
-    root: Path, package: str, which: str
-) -> None:
+def test_imports_and_declarations_agree(root: Path, package: str, which: str) -> None:
     tops = {one.imported.split(".")[0] for one in imports_of(root, package)}
     foreign = tops - set(sys.stdlib_module_names) - {"policy_service", "countersign", ""}
     wanted = set(declared(which)) | set(extras(which))

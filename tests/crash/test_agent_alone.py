@@ -233,9 +233,7 @@ def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow
 
 
 @EVERY
-def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
-    tmp_path: Path, every: bool
-) -> None:
+def test_an_idempotent_tool_is_called_again_with_its_key(tmp_path: Path, every: bool) -> None:
     for point, stage in killed_at_each(tmp_path, "idempotent", every=every):
         said = stage.live()
         assert said["raised"] is None, point
@@ -273,9 +271,7 @@ def test_killed_anywhere_the_probe_settles_the_outcome(tmp_path: Path, flow: str
 
 
 @pytest.mark.parametrize("point", ["before void:o-1 acts #1", "after void:o-1 acted #1"])
-def test_killed_inside_a_compensation_it_is_asked_about_and_not_called_again(
-    tmp_path: Path, point: str
-) -> None:
+def test_a_killed_compensation_is_unknown_and_not_called_again(tmp_path: Path, point: str) -> None:
     with staged(tmp_path, "taken_back", "one") as stage:
         assert stage.live(dies_at=point)["raised"] == "killed"
         world = acts(stage.folder)
@@ -289,9 +285,7 @@ def test_killed_inside_a_compensation_it_is_asked_about_and_not_called_again(
 
 
 @pytest.mark.long
-def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_person(
-    tmp_path: Path, engine: str
-) -> None:
+def test_two_databases_end_all_done_all_undone_or_with_a_task(tmp_path: Path, engine: str) -> None:
     """I-1, I-2, I-3, I-14 at every fault point of the journal; a second recovery changes nothing."""
     ends = set()
     for point, stage in killed_at_each(tmp_path, "wide"):
@@ -321,9 +315,7 @@ def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_per
 
 @pytest.mark.parametrize("flow", ["with_files", "with_both"])
 @pytest.mark.long
-def test_resume_undoes_files_before_the_redemption_and_finishes_them_after_it(
-    tmp_path: Path, flow: str
-) -> None:
+def test_resume_undoes_or_finishes_files(tmp_path: Path, flow: str) -> None:
     ends = set()
     for point, stage in killed_at_each(tmp_path, flow):
         kept = "prepared" in stage.records() and stage.notes() == int(flow == "with_both")

@@ -33,9 +33,7 @@ REACHED = {
 
 
 @pytest.mark.parametrize(("engine", "death"), matrix(REACHED, EVERY_DAY))
-def test_killed_there_every_invariant_holds_in_the_next_life(
-    stories: Stories, engine: str, death: Death
-) -> None:
+def test_every_invariant_holds_in_the_next_life(stories: Stories, engine: str, death: Death) -> None:
     chapter = AGENT_WHERE[death.point]
     story = stories(engine, side="agent", death=death)
     chapter(story)

@@ -59,9 +59,7 @@ def agent_faults() -> list[Any]:
 
 
 @pytest.mark.parametrize(("file", "fault"), service_faults())
-def test_a_disk_that_fails_the_service_loses_nothing_and_releases_nothing(
-    stories: Stories, file: str, fault: Fault
-) -> None:
+def test_a_failing_disk_loses_and_releases_nothing(stories: Stories, file: str, fault: Fault) -> None:
     story = stories("sqlite")
     story.begin()
     assert story.service is not None
@@ -83,9 +81,7 @@ def test_a_disk_that_fails_the_service_loses_nothing_and_releases_nothing(
 
 
 @pytest.mark.parametrize("fault", agent_faults())
-def test_a_disk_that_fails_the_journal_fires_nothing_twice_and_says_so(
-    stories: Stories, fault: Fault
-) -> None:
+def test_a_failing_disk_of_the_journal_fires_nothing_twice(stories: Stories, fault: Fault) -> None:
     story = stories("sqlite", side="agent")
     story.begin()
     story.live("invoice", "before")

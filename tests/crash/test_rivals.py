@@ -219,9 +219,7 @@ class Rivals(RuleBasedStateMachine):
 )
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_rivals_lose_nothing_of_each_other_and_each_ends_as_reported(
-    journals: str, request: pytest.FixtureRequest
-) -> None:
+def test_rivals_lose_nothing_and_end_as_reported(journals: str, request: pytest.FixtureRequest) -> None:
     with ExitStack() as stack:
         database: str | None = None
         if journals == "postgresql":

@@ -29,9 +29,7 @@ def reachable(engine: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("engine", "death"), matrix({one: reachable(one) for one in ENGINES}, EVERY_DAY))
-def test_killed_there_every_invariant_holds_after_a_restart(
-    stories: Stories, engine: str, death: Death
-) -> None:
+def test_every_invariant_holds_after_a_restart(stories: Stories, engine: str, death: Death) -> None:
     chapter = chapter_of(death.point)
     assert chapter is not None
     side = "operator" if chapter in OPERATORS else "service"

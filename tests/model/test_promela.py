@@ -134,9 +134,7 @@ def _run(command: list[str], folder: Path) -> str:
         for name, flags in FAULTLESS.items()
     ],
 )
-def test_without_a_fault_every_order_keeps_the_invariants(
-    spin: str, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_every_order_keeps_the_invariants(spin: str, tmp_path: Path, flags: tuple[str, ...]) -> None:
     found = search(spin, tmp_path, flags, level="-O2" if LONG else "-O1")
     assert found.violated is None and found.complete, found.out
     assert found.states > 50_000, "a model that does nothing breaks nothing"
@@ -144,9 +142,7 @@ def test_without_a_fault_every_order_keeps_the_invariants(
 
 @pytest.mark.long
 @pytest.mark.parametrize("flags", LARGER.values(), ids=LARGER)
-def test_without_a_fault_larger_worlds_keep_them_too(
-    spin: str, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_larger_worlds_keep_the_invariants(spin: str, tmp_path: Path, flags: tuple[str, ...]) -> None:
     found = search(spin, tmp_path, flags)
     assert found.violated is None and found.complete, found.out
 

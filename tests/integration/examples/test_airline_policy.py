@@ -275,9 +275,7 @@ async def test_the_rule_book_decides(bundle: Bundle, airline: AirlineDatabase, t
     assert (decision.outcome, determining(decision)) == (case.outcome, case.policies)
 
 
-async def test_an_agent_without_a_role_and_any_agent_without_the_database_is_denied(
-    bundle: Bundle, airline: AirlineDatabase
-) -> None:
+async def test_no_role_and_no_database_are_denied(bundle: Bundle, airline: AirlineDatabase) -> None:
     for tool, (args, _) in TOOLS.items():
         assert (await ask(bundle, tool, args, AgentPrincipal("stranger"))).code == "no_permit"
     airline.path.unlink()
@@ -285,7 +283,7 @@ async def test_an_agent_without_a_role_and_any_agent_without_the_database_is_den
         assert (await ask(bundle, tool, args)).code == "facts_unavailable"
 
 
-async def test_reasons_are_reported_and_each_policy_decides_some_case(
+async def test_each_policy_decides_some_case(
     bundle: Bundle,
 ) -> None:
     (gate,) = (await ask(bundle, "cancel_reservation", {"reservation_id": "ECON01"})).gates
@@ -298,9 +296,7 @@ async def test_reasons_are_reported_and_each_policy_decides_some_case(
     assert set(bundle.policies) == decided
 
 
-async def test_an_upgrade_opens_what_the_book_opens_for_the_new_cabin(
-    bundle: Bundle, airline: AirlineDatabase
-) -> None:
+async def test_an_upgrade_has_the_rules_of_the_new_cabin(bundle: Bundle, airline: AirlineDatabase) -> None:
     with unit_of_work(airline.path) as db:
         operations.change_flights(db, "BASIC1", "business", SAME, "credit_card_1")
 

@@ -179,9 +179,7 @@ def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_the_answer_names_the_thing_and_what_to_write(
-    name: str, user: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_error_names_the_fix(name: str, user: dict[str, str], tmp_path: Path) -> None:
     mistake = FIRST[name]
     (tmp_path / "my_agent.py").write_text(mistake.script)
     done = run(tmp_path, mistake.command, {} if name in UNSET else user)

@@ -83,7 +83,7 @@ def soon() -> Iterator[None]:
 
 @pytest.mark.parametrize("forwards", [False, True], ids=["lost on the way there", "lost on the way back"])
 @pytest.mark.parametrize("how", FAULTS)
-def test_a_submission_that_gets_no_sound_answer_fires_nothing_until_the_network_is_back(
+def test_a_lost_submission_fires_nothing_until_repeated(
     post: Post, how: str, forwards: bool, key: str
 ) -> None:
     post.proxy.breaks(TRANSACTIONS, how, forwards=forwards)
@@ -138,9 +138,7 @@ REWRITTEN: dict[str, Callable[[str, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("rewrite", REWRITTEN.values(), ids=REWRITTEN)
-def test_a_proxy_that_writes_the_body_anew_gets_nothing_through(
-    post: Post, rewrite: Callable[[str, bytes], bytes], key: str
-) -> None:
+def test_a_rewritten_body_is_refused(post: Post, rewrite: Callable[[str, bytes], bytes], key: str) -> None:
     post.proxy.rewrite = rewrite
     with pytest.raises(ServiceRefused, match="bad_proof"):
         step(post, key)

@@ -150,9 +150,7 @@ def test_a_compensation_with_unknown_outcome_is_settled_too(office: Office, key:
     assert (resumed(office), office.tools.done) == ([], [CHARGED, VOIDED])
 
 
-def test_scenario_23_a_compensation_that_raises_at_recovery_waits_for_a_person_and_blocks_no_other(
-    office: Office, key: str
-) -> None:
+def test_scenario_23_a_failed_compensation_waits_for_a_person(office: Office, key: str) -> None:
     def closed(**_: Any) -> None:
         raise NotDone("it is closed")
 

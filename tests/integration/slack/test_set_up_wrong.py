@@ -106,7 +106,7 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
     await asked_again(elsewhere, len(elsewhere.faults.calls) + 4)
 
 
-async def test_nothing_is_sent_before_the_token_owner_is_confirmed(
+async def test_an_unconfirmed_token_sends_nothing(
     open_office: OpenOffice, slack_and_faults: SlackAndFaults
 ) -> None:
     slack, faults = slack_and_faults

@@ -41,9 +41,7 @@ def ears(slack_and_faults: SlackAndFaults, capsys: pytest.CaptureFixture[str]) -
     return ears
 
 
-async def test_no_slack_secret_is_logged_or_returned(
-    open_office: OpenOffice, own_bundle: Payments, ears: Ears
-) -> None:
+async def test_no_slack_secret_is_exposed(open_office: OpenOffice, own_bundle: Payments, ears: Ears) -> None:
     own_bundle.write("tools/transfer.json", TRANSFER)
     own_bundle.rules(gate("look", "finance", action="transfer"))
     with ears.open():

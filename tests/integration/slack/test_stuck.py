@@ -249,9 +249,7 @@ async def test_a_thread_that_is_gone_has_its_card_posted_anew_and_loses_no_line(
 
 
 @pytest.mark.parametrize("error", ["invalid_blocks", "msg_too_long"])
-async def test_blocks_that_are_refused_leave_a_bare_card_that_leads_to_the_page(
-    office: Office, error: str
-) -> None:
+async def test_refused_blocks_leave_a_bare_card_with_a_link(office: Office, error: str) -> None:
     office.faults.on.next(POST, NotOk(error))
     office.faults.on.next(UPDATE, NotOk(error))
     view, card = await office.asked(quiet=True)

@@ -107,9 +107,7 @@ def test_slack_test_reports_wrong_settings_and_posts_nothing(shell: Shell, tmp_p
     assert f"[slack]: bot_token_file: the file {tmp_path / 'nowhere'} is missing" in result
 
 
-def test_slack_commands_work_while_the_service_runs(
-    shell: Shell, tmp_path: Path, own_bundle: Payments
-) -> None:
+def test_commands_work_with_a_running_service(shell: Shell, tmp_path: Path, own_bundle: Payments) -> None:
     slack, faults, port = shell.slack, shell.faults, free_port()
     shutil.copytree(fresh_data(), tmp_path / "data")
     code, result = shell.run("status")

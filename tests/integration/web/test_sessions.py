@@ -58,7 +58,7 @@ async def test_opening_the_link_does_not_use_it_and_signing_in_replaces_the_sess
     holds(answer.text, without=["<script>1"])
 
 
-async def test_https_sites_have_host_cookies_and_without_development_links_there_is_no_way_in(
+async def test_https_sites_have_host_cookies_and_no_development_links(
     tmp_path: Path,
 ) -> None:
     site, bundle = "https://sign.example", Payments(tmp_path / "bundle").path
