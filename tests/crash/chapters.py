@@ -241,7 +241,8 @@ def happened(story: Story, **calls: int) -> None:
 
 def finished(story: Story, **calls: int) -> None:
     """Let everything come to rest; then this has happened."""
-    finished(story, **calls)
+    story.finish()
+    happened(story, **calls)
 
 
 def _open_tasks(conn: Any) -> list[str]:
