@@ -162,11 +162,8 @@ def _leave_out_the_service(desk: Desk, trace: Trace) -> None:
 # ------------------------------------------------------------------------------------------------------ the page
 
 PAGE = ROOT / "docs/explanation/architecture.md"
-SERVICE_MARKER, SDK_MARKER, END = (
-    "<!-- files of the service -->\n",
-    "<!-- files of the SDK -->\n",
-    "<!-- end -->\n",
-)
+SERVICE_MARKER, SDK_MARKER = "<!-- files of the service -->\n", "<!-- files of the SDK -->\n"
+END = "<!-- end -->\n"
 
 
 def service_files(trace: Trace) -> set[str]:
@@ -197,14 +194,7 @@ def lines_of_code(name: str) -> int:
         if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
         for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
     }
-    left_out = {
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    }
+    left_out = {getattr(tokenize, name) for name in "COMMENT NL NEWLINE INDENT DEDENT ENDMARKER".split()}
     written = {
         line
         for token in tokenize.generate_tokens(io.StringIO(text).readline)

@@ -142,9 +142,8 @@ def _fault_in_make(words: list[str]) -> str | None:
 
 
 def _fault_in_typer(words: list[str]) -> str | None:
-    module = __import__(
-        "policy_service.cli" if words[0] == "policy-service" else "countersign.cli", fromlist=["app"]
-    )
+    package = "policy_service" if words[0] == "policy-service" else "countersign"
+    module = __import__(f"{package}.cli", fromlist=["app"])
     command: Any = typer.main.get_command(module.app)
     for word in words[1:]:
         if word.startswith("--"):
@@ -180,9 +179,7 @@ def test_a_command_of_the_sdk_that_is_said_names_the_module_of_the_tools() -> No
     bare = r"countersign (?:resume|worker|tools export|tools list)\b(?! --tools)"
     shown = [(str(block), hit) for block in all_blocks() for hit in re.findall(bare, block.text)]
     modules = [(name, text) for name, text in texts() if is_product(name)]
-    said = [
-        (name, words) for name, text in modules for words in strings(text) if re.search(f"`{bare}", words)
-    ]
+    said = [(name, said) for name, text in modules for said in strings(text) if re.search(f"`{bare}", said)]
     assert shown + said == []
 
 

@@ -152,10 +152,8 @@ def test_the_readme_says_what_happens(
 def test_the_first_example_is_short_and_shows_undo_and_gate(reader: dict[str, str], tmp_path: Path) -> None:
     lines = [line for line in script_of("README.md").splitlines() if line]
     assert len(lines) <= 15
-    refused, end = (
-        script_of("README.md"),
-        "    finally:\n     print(stock.snapshot()); raise SystemExit\n    print(",
-    )
+    refused = script_of("README.md")
+    end = "    finally:\n     print(stock.snapshot()); raise SystemExit\n    print("
     for was, becomes in (
         ("cus_1001", "cus_1003"),
         ("    with t", "    try:\n     with t"),

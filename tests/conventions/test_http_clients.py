@@ -41,9 +41,8 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {one.asname: one.name for one in node.names if one.asname}
-            names |= {
-                root: root for one in node.names if not one.asname for root in [one.name.partition(".")[0]]
-            }
+            whole = [one.name.partition(".")[0] for one in node.names if not one.asname]
+            names |= dict(zip(whole, whole, strict=True))
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
     for node in ast.walk(tree):

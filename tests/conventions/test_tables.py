@@ -45,7 +45,7 @@ def faults(name: str, row: dict[str, Any]) -> list[str]:
     """What is wrong with one case."""
     found = [f"{name}: says no {word}" for word in ("case", "must") if not row.get(word)]
     found += [
-        f"{name}: what is {word!r}?" for word in row.keys() - {"case", "must", "tests", "vectors", "open"}
+        f"{name}: what is {key!r}?" for key in row.keys() - {"case", "must", "tests", "vectors", "open"}
     ]
     if not row.get("tests") and not row.get("open"):
         found.append(f"{name}: neither a test nor a reason")

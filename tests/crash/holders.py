@@ -103,9 +103,8 @@ def steps_up(story: Story) -> None:
 
     story.as_person(approve)
     with story.reading() as conn:
-        regressed = select(table(AuditRow).c.kind).where(
-            table(AuditRow).c.kind == "passkey_counter_regressed"
-        )
+        kind = table(AuditRow).c.kind
+        regressed = select(kind).where(kind == "passkey_counter_regressed")
 
         def copied(person: Person) -> None:
             maya.keys[0].count = 0

@@ -283,9 +283,8 @@ def one_resource_for_a_key(seen: Evidence) -> Iterator[str]:
         if len(resources | {kept[key]} if key in kept else resources) > 1:
             yield f"the key {key} named {resources}, and {kept.get(key)} is kept"
     known = {row["txn"] for row in seen.rows(TransactionRow)}
-    yield from (
-        f"the key {key} names {txn}, which is not there" for key, txn in kept.items() if txn not in known
-    )
+    gone = [(key, txn) for key, txn in kept.items() if txn not in known]
+    yield from (f"the key {key} names {txn}, which is not there" for key, txn in gone)
 
 
 def nothing_hangs(seen: Evidence) -> Iterator[str]:
@@ -334,15 +333,13 @@ def _hanging(folder: Path, asked: Iterable[str], seen: Evidence) -> Iterator[str
         ).fetchone()[0]
     finally:
         journal.close()
-    waiting = {
-        row["txn"] for row in seen.rows(TransactionRow) if row["state"] in {"review", "unsettled", "redeemed"}
-    }
+    open_states = {"review", "unsettled", "redeemed"}
+    waiting = {row["txn"] for row in seen.rows(TransactionRow) if row["state"] in open_states}
     for row in transactions:
         if row["state"] in OPEN_TXN and row["txn"] not in waiting:
             yield f"the journal holds {row['run_key']} as {row['state']}: {row['note']}"
-    yield from (
-        f"the journal holds {row['tool']} as {row['state']}" for row in effects if row["state"] == "firing"
-    )
+    firing = [row for row in effects if row["state"] == "firing"]
+    yield from (f"the journal holds {row['tool']} as {row['state']}" for row in firing)
     if unsent:
         yield f"{unsent} outcomes were never reported"
 

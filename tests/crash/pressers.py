@@ -79,9 +79,7 @@ def is_let_in_no_more(story: Story) -> None:
         before = _times_asked(faults)  # every start asks, too
         removed = partial(faults.deliveries.forge, "events_api", event)
         _until_noted(story, removed, lambda conn: _times_asked(faults) > before)
-        story.until(
-            "it is well again", lambda conn: [one.failures for one in find(conn, SlackStatusRow)] == [0]
-        )
+        story.until("it is well", lambda conn: [one.failures for one in find(conn, SlackStatusRow)] == [0])
         story.live("small", "small")
         story.finish()
     happened(story, refund=1)

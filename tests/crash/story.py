@@ -78,9 +78,7 @@ when { context.input.order_id == "lapsing" };
 forbid (principal, action == Action::"void", resource)
 when { context.input.charge_id == "c-lapsing" };
 """
-STRICTER = (
-    '@id("closed") @doc("Closed for today.") forbid (principal, action == Action::"refund", resource);\n'
-)
+STRICTER = '@id("closed") @doc("Closed for today.") forbid (principal, action == Action::"refund", resource);'
 SLOW = """
 @id("slow") @approval("finance") @answer_within("80s") @remind("1s") @escalate("admin")
 forbid (principal, action == Action::"refund", resource)
@@ -366,10 +364,8 @@ class Story:
             assert evidence.log
             everywhere = [*passed(self.folder / "points.log"), *passed(self.agent / "agent-points.log")]
             unnamed = {death.point for death in everywhere if death.phase == "unnamed"}
-            return [
-                *breaches(evidence),
-                *(f"{where} commits and is no fault point" for where in sorted(unnamed)),
-            ]
+            found = [f"{where} commits and is no fault point" for where in sorted(unnamed)]
+            return [*breaches(evidence), *found]
 
 
 def _at_rest(conn: Connection) -> bool:

@@ -187,9 +187,7 @@ def require_as_approved(stage: Stage, context: str) -> None:
     for effect_id, args in fired(stage.folder).items():
         approved = held[effect_id].effect
         assert held[effect_id].state in SPENT, context
-        assert staged[effect_id] == (approved.args_bytes, approved.digest), (
-            f"approved is not staged: {context}"
-        )
+        assert staged[effect_id] == (approved.args_bytes, approved.digest), f"not as staged: {context}"
         assert args == approved.args_bytes, f"fired with other arguments than approved: {context}"
 
 

@@ -26,10 +26,8 @@ ON_POSTGRESQL = (
     "journal.effects:EffectLog.write",
 )
 """The SDK does not know which database the service has; a few are tried on the other one as well."""
-REACHED = {
-    "sqlite": [point for point in agent_points() if point not in AGENT_NEVER],
-    "postgresql": ON_POSTGRESQL,
-}
+SQLITE = [point for point in agent_points() if point not in AGENT_NEVER]
+REACHED = {"sqlite": SQLITE, "postgresql": ON_POSTGRESQL}
 
 
 @pytest.mark.parametrize(("engine", "death"), matrix(REACHED, EVERY_DAY))

@@ -37,9 +37,8 @@ nothing, and is red.
 
 
 def _marked(case: Any, every_day: Any, *values: Any) -> Any:
-    return pytest.param(
-        *values, marks=[] if case in every_day else [pytest.mark.long], id="-".join(map(str, values))
-    )
+    marks = [] if case in every_day else [pytest.mark.long]
+    return pytest.param(*values, marks=marks, id="-".join(map(str, values)))
 
 
 def service_faults() -> list[Any]:

@@ -35,9 +35,7 @@ def test_every_invariant_holds_after_a_restart(stories: Stories, engine: str, de
     side = "operator" if chapter in OPERATORS else "service"
     story = stories(engine, side=side, death=death)
     chapter(story)
-    assert story.died, (
-        f"{chapter.__name__} did not pass {death}; it passed {passed(story.folder / 'points.log')}"
-    )
+    assert story.died, f"it did not pass {death}; it passed {passed(story.folder / 'points.log')}"
     assert story.breaches() == []
 
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import httpx2
 from sqlalchemy import Connection, select
@@ -62,9 +63,8 @@ def stops(story: Story) -> None:
     story.begin()
     said = story.live("large", "stopped")
     given = {"name": "refund", "reason": "it goes out twice"}
-    story.as_person(
-        lambda person: _send(person, "/stop", lambda form: form.fields.get("what") == "tool", given)
-    )
+    stop = partial(_send, which=lambda form: form.fields.get("what") == "tool", fields=given)
+    story.as_person(lambda person: stop(person, "/stop"))
     story.operator("go-on", {"tool": "refund"})
     story.answer_review(said, "maya")
     story.live("resume")

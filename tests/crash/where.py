@@ -77,9 +77,7 @@ OPERATORS = frozenset({operators.operated_alone, visitors.sets_up})
 
 _DEV = "a developer's own terminal: what it did not finish it does at its next start"
 _RESTORED = "killed after each of its writes by tests/integration/service/test_restored.py, on both engines"
-_FROM_GIT = (
-    "a folder has no commits to record; stopped after it in integration/service/test_policies_from_git.py"
-)
+_FROM_GIT = "a folder records no commits; stopped after it in integration/service/test_policies_from_git.py"
 _BY_SLACK = "one unit that touches no effect and sends nothing; a person without an answer repeats it"
 NEVER = {
     "workflow.effects.evaluation_requests:_audit": "no story asks about a live effect: one unit, before its answer",
@@ -101,9 +99,7 @@ NEVER = {
 }
 """Points that no chapter reaches, each with its reason."""
 
-SQLITE_ONLY = {
-    "channels.admin.socket:verb[": "a database server has no socket: verbs are always run alone there"
-}
+SQLITE_ONLY = {"channels.admin.socket:verb[": "a database server has no socket: verbs always run alone"}
 
 
 def chapter_of(point: str) -> Chapter | None:

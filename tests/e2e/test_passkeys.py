@@ -77,9 +77,8 @@ async def test_a_person_countersigns_with_a_new_passkey(deployment: Deployment, 
     await page.goto("/passkeys")
     cdp = await context.new_cdp_session(page)
     await cdp.send("WebAuthn.enable", {"enableUI": False})
-    authenticator = (await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE}))[
-        "authenticatorId"
-    ]
+    added = await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE})
+    authenticator = added["authenticatorId"]
     await page.get_by_label("What do you call it?").fill("my laptop")
     await page.get_by_role("button", name="Add a passkey").click()
     await page.get_by_role("button", name="Make the passkey").click()

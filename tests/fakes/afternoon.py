@@ -62,13 +62,8 @@ def refund(cents: int, customer: str, card: str, account: str, reason: str, memo
 
 def credit(account: str, customer: str, cents: int, cause: str) -> Args:
     """The arguments of a credit."""
-    return {
-        "account": account,
-        "customer": customer,
-        "amount_cents": cents,
-        "currency": "USD",
-        "cause": cause,
-    }
+    money = {"amount_cents": cents, "currency": "USD"}
+    return {"account": account, "customer": customer, "cause": cause, **money}
 
 
 def mail(account: str, to: str, subject: str, body: str) -> Args:
@@ -222,9 +217,8 @@ class Afternoon:
     async def _since_noon(self) -> None:
         clock = self.world.clock
         rows = {"table": "archive.tickets", "rows": 1_204, "older_than": "7 years"}
-        await self.stage(
-            "rows", "data-janitor", ("delete_rows", rows), claimed={"purpose": "The yearly clean-up."}
-        )
+        purpose = {"purpose": "The yearly clean-up."}
+        await self.stage("rows", "data-janitor", ("delete_rows", rows), claimed=purpose)
         clock.pass_(minutes=10)
         done = refund(31_000, "Lucía Ferrer", "5520", "cus_1131", "cancelled", "The tour was cancelled.")
         await self.stage("halved", "refund-desk", ("refund", done))
@@ -286,11 +280,11 @@ class Afternoon:
         await self.people["tomas"].visitor.proposed(
             self.views["amara"], amara | {"amount_cents": 45_000}, reason="two of the four legs were flown"
         )
-        parked = (
+        parked = [
             ("1130", "Chen Jackson", 1_200),
             ("1131", "Lucía Ferrer", 900),
             ("1132", "Omar Haddad", 1_500),
-        )
+        ]
         for card, name, cents in parked:
             one = credit(f"cus_{card}", name, cents, "parking")
             await self.stage(f"credit-{card}", "goodwill-desk", ("credit", one))
@@ -303,9 +297,8 @@ class Afternoon:
         """Afterwards things go wrong: a tool is stopped, an agent is stopped, and somebody breaks the glass."""
         ingrid, maya = self.people["ingrid"], self.people["maya"]
         await self.stage("glass", "ship-bot", ("deploy", deploy("4.18.1")))
-        await self.stage(
-            "alone", "fare-writer", ("send_campaign", HOSTILE | {"subject": "Fares", "send_at": "9:00"})
-        )
+        fares = HOSTILE | {"subject": "Fares", "send_at": "9:00"}
+        await self.stage("alone", "fare-writer", ("send_campaign", fares))
         form = await ingrid.form(self.reviews["glass"], "break-glass")
         path = f"/reviews/{self.reviews['glass']}/votes"
         said = {"verdict": "break_glass", "reason": "captures fail since 14:20"}

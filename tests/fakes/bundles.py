@@ -131,9 +131,8 @@ class BundleFolder:
         agent = changes.pop("agent", AgentPrincipal("robot"))
         now = changes.pop("now", NOW)
         if facts is None:
-            facts = asyncio.run(
-                bundle.facts_for(tool, args, json.dumps(args).encode(), agent=agent.name, now=now)
-            )
+            raw = json.dumps(args).encode()
+            facts = asyncio.run(bundle.facts_for(tool, args, raw, agent=agent.name, now=now))
         known = bundle.manifests.get(tool)
         digest = changes.pop("tool_digest", known.digest if known else "0" * 64)
         return PolicyRequest(agent, tool, digest, args, facts, now, **changes)

@@ -19,9 +19,8 @@ _BY_PATTERN = {
 def sample(manifest: ToolManifest) -> dict[str, JSON]:
     """A call; every customer is the one of the starter bundle."""
     properties: Any = manifest.args["properties"]
-    return {
-        name: "cus_1" if name == "customer" else _value(name, schema) for name, schema in properties.items()
-    }
+    found = {name: _value(name, schema) for name, schema in properties.items()}
+    return found | ({"customer": "cus_1"} if "customer" in properties else {})
 
 
 def sample_result(manifest: ToolManifest) -> dict[str, JSON]:

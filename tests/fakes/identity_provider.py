@@ -155,9 +155,8 @@ class Provider:
         said = self.userinfo if self.userinfo is not None else self.claims
         if self.signs_userinfo:
             signed = _sign(self.header, said, self.signed_with)
-            return httpx2.Response(
-                200, text=signed, headers={"content-type": "application/jwt; charset=utf-8"}
-            )
+            kind = {"content-type": "application/jwt; charset=utf-8"}
+            return httpx2.Response(200, text=signed, headers=kind)
         return httpx2.Response(200, json=said)
 
 

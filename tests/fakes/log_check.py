@@ -101,9 +101,8 @@ def faults_of_log(conn: Connection) -> list[str]:
     # by index, not by time: a clock may have been set back
     for line in conn.execute(select(*rows).order_by(rows.idx.is_(None), rows.idx, rows.audit_id)):
         replay.take(line)
-    held: dict[Thing, str] = {
-        ("effect", r["effect_id"], r["rev"]): r["state"] for r in _rows(conn, EffectRow)
-    }
+    effects = _rows(conn, EffectRow)
+    held: dict[Thing, str] = {("effect", r["effect_id"], r["rev"]): r["state"] for r in effects}
     held |= {("transaction", r["txn"], r["rev"]): r["state"] for r in _rows(conn, TransactionRow)}
     for kind, model in (("review", ReviewRow), ("task", TaskRow), ("proposal", ProposalRow)):
         held |= {(kind, r[f"{kind}_id"]): r["state"] for r in _rows(conn, model)}

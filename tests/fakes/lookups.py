@@ -159,9 +159,8 @@ def certificate(folder: Path, *names: str) -> Path:
         .sign(key, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain
-    )
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    private = key.private_bytes(serialization.Encoding.PEM, form, plain)
     file = folder / f"{'-'.join(names)}.pem"
     file.write_bytes(private + built.public_bytes(serialization.Encoding.PEM))
     return file

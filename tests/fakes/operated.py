@@ -31,9 +31,8 @@ def environment(data: Path, bundle: Path, port: int, **more: str) -> dict[str, s
 
 def command(*args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
-    return warm.run(
-        ["-m", "policy_service.cli", *args], cwd=REPOSITORY, env=_with_paths(env), timeout=_START_S
-    )
+    words = ["-m", "policy_service.cli", *args]
+    return warm.run(words, cwd=REPOSITORY, env=_with_paths(env), timeout=_START_S)
 
 
 def _with_paths(env: Mapping[str, str]) -> dict[str, str]:

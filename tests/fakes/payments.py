@@ -46,12 +46,8 @@ USUAL = ANYBODY + LARGE + HUGE
 
 
 def _schema(required: tuple[str, ...], **properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(required),
-        "properties": properties,
-    }
+    closed = {"type": "object", "additionalProperties": False}
+    return closed | {"required": list(required), "properties": properties}
 
 
 _TEXT = {"type": "string", "maxLength": 5_000}

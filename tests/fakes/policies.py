@@ -26,9 +26,8 @@ _FILE = "refunds.cedar"
 _MAY = '@id("support-may-refund")\npermit (principal, action, resource);'
 _NEVER = '@id("never-to-closed-accounts")\nforbid (principal, action, resource)\nwhen { resource.closed };'
 _WHY = "Closed accounts get nothing back."
-GATE = PolicyRow(
-    "refund-needs-finance", "Refunds above 50", "gate", "Finance", _FILE, 9, REFUND_GATE, "", 88, 17
-)
+_ID = "refund-needs-finance"
+GATE = PolicyRow(_ID, "Refunds above 50", "gate", "Finance", _FILE, 9, REFUND_GATE, "", 88, 17)
 ROWS = (
     PolicyRow("support-may-refund", "support-may-refund", "permit", "", _FILE, 3, _MAY, "", 1_204, 12),
     GATE,
@@ -78,9 +77,8 @@ def page(**changes: Any) -> PoliciesPage:
 def shadow(**changes: Any) -> ShadowInfo:
     """A candidate that would let more go."""
     at, asked = NOW - timedelta(hours=2), "review by 1 of finance"
-    row = ShadowDifferenceLine(
-        "refund_payment", "desk-agent", at, "looser", asked, "release", ("goodwill-may-go",)
-    )
+    because = ("goodwill-may-go",)
+    row = ShadowDifferenceLine("refund_payment", "desk-agent", at, "looser", asked, "release", because)
     stricter = replace(row, way="stricter", now="release", then="deny", because=("no-large-attachments",))
     other = replace(row, way="other", then="review by 1 of legal", because=("legal-looks",))
     found = ShadowInfo(

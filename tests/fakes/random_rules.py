@@ -60,10 +60,8 @@ def random_questions(folder: BundleFolder, seed: int, count: int) -> Iterator[Po
     dice = random.Random(-seed - 1)
     known = {account: Facts(folder.load().digest, resource=fact) for account, fact in LIMITS.items()}
     for _ in range(count):
-        args: dict[str, Any] = {
-            "account": dice.choice(["a1", "a2"]),
-            "amount": dice.choice([0, 5, 6, 51, 2**53 - 1]),
-        }
+        args: dict[str, Any] = {"account": dice.choice(["a1", "a2"])}
+        args["amount"] = dice.choice([0, 5, 6, 51, 2**53 - 1])
         if dice.random() < 0.5:
             args["currency"] = dice.choice(["EUR", "USD"])
         roles = frozenset({"desk"}) if dice.random() < 0.6 else frozenset[str]()

@@ -234,9 +234,8 @@ class FakeService:
                 raise Refused(422, ErrorCode.IDEMPOTENCY_KEY_REUSED)
             return self.view(self.latest(known[1]))
         txn = self._txn(agent, request)
-        fresh = [
-            self._stage(agent, request.run_key, txn, seq, one) for seq, one in enumerate(request.effects, 1)
-        ]
+        key, effects = request.run_key, request.effects
+        fresh = [self._stage(agent, key, txn, seq, one) for seq, one in enumerate(effects, 1)]
         revision = self._revise(txn, agent, request.run_key, fresh)
         self._keys[(agent, key)] = (body, txn)
         created = revision.held is fresh
@@ -296,9 +295,8 @@ class FakeService:
             raise Refused(404, ErrorCode.UNKNOWN_ATTEMPT)
         compensation = next((c for c in self._compensations(revision) if c.attempt == attempt), None)
         held = [compensation] if compensation else [self._held(revision, one) for one in effect_ids]
-        allowed = all(
-            one.state is E.REDEEMED and self._ask(one.effect)[0] is not Verdict.DENY for one in held
-        )
+        asked = [(one.state, self._ask(one.effect)[0]) for one in held]
+        allowed = all(state is E.REDEEMED and verdict is not Verdict.DENY for state, verdict in asked)
         receipt = self._receipt(revision, kid, held, attempt, renewed=True) if allowed else None
         return self._redemption(attempt, revision, receipt)
 
@@ -341,9 +339,8 @@ class FakeService:
         for one in effects:
             verdict, reasons = self._decide(one.tool, one.tool_digest, one.args)
             needs = (ASKED,) if verdict is Verdict.REVIEW else ()
-            decided.append(
-                EvaluatedEffect(tool=one.tool, decision=self._decision(verdict, reasons), needs=needs)
-            )
+            decision = self._decision(verdict, reasons)
+            decided.append(EvaluatedEffect(tool=one.tool, decision=decision, needs=needs))
         return EvaluationView(effects=tuple(decided))
 
     # ------------------------------------------------------------------------------------------------- insides
@@ -521,9 +518,8 @@ class FakeService:
 
     def _redemption(self, attempt: str, revision: Revision, receipt: str | None) -> RedemptionView:
         view = self.view(revision)
-        return RedemptionView(
-            attempt_id=attempt, redeemed=receipt is not None, receipt=receipt, transaction=view
-        )
+        spent = receipt is not None
+        return RedemptionView(attempt_id=attempt, redeemed=spent, receipt=receipt, transaction=view)
 
     def _jti_of(self, revision: Revision, jti: str) -> Held | None:
         found = next((one for one in revision.held if jti in one.jtis), None)
@@ -662,9 +658,8 @@ class FakeService:
         )
 
     def _decision(self, verdict: Verdict, reasons: tuple[Reason, ...]) -> DecisionView:
-        return DecisionView(
-            decision_id="decision-1", outcome=verdict, reasons=reasons, bundle="fake", commit="fake"
-        )
+        of = {"decision_id": "decision-1", "bundle": "fake", "commit": "fake"}
+        return DecisionView(outcome=verdict, reasons=reasons, **of)
 
     def _review(self, one: Held) -> ReviewSummary:
         return ReviewSummary(

@@ -215,9 +215,8 @@ class SlackFaults:
         return self.truth.answer(call.method, call.args, said)
 
     async def _deliver(self, request: web.Request) -> web.Response:
-        headers = {
-            name: value for name, value in request.headers.items() if name.title() in _FORWARDED_HEADERS
-        }
+        given = request.headers.items()
+        headers = {name: value for name, value in given if name.title() in _FORWARDED_HEADERS}
         answer = await self.deliveries.by_http(await request.read(), headers)
         return web.Response(status=answer.status or 504, body=answer.body)
 

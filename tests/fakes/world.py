@@ -256,9 +256,8 @@ class Visitor:
     async def task(self, view: Mapping[str, Any], kind: str, **of: Any) -> dict[str, Any]:
         """The one open task of a kind about a transaction, with what is known of it."""
         page = (await self.get(f"/v1/tasks?limit=200&kind={kind}")).json()
-        (found,) = [
-            task for task in page["tasks"] if task["txn"] == view["txn"] and of.items() <= task.items()
-        ]
+        of = {"txn": view["txn"], **of}
+        (found,) = [task for task in page["tasks"] if of.items() <= task.items()]
         detail: dict[str, Any] = (await self.get(f"/v1/tasks/{found['task_id']}")).json()
         return detail
 

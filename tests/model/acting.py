@@ -39,9 +39,8 @@ class AgentsAct(Protocol):
 
         def expected() -> Answer:
             self.require_key(key)
-            return agents.submit(
-                self.book, speaker.name, key, sent["run"], calls, sent["idem"], sent["attempt"]
-            )
+            run, idem, attempt = sent["run"], sent["idem"], sent["attempt"]
+            return agents.submit(self.book, speaker.name, key, run, calls, idem, attempt)
 
         both = self.ask("submit", expected, actual)
         if both is not None:
@@ -271,9 +270,8 @@ class AgentsAct(Protocol):
         effect = (self._attempt(which) if other == 9 else attempt).effects[
             which % len(attempt.effects) if other < 9 else 0
         ]
-        self._report(
-            attempt, [(effect, outcome, outcome is E.FIRED)], "cart" if other == 8 else attempt.party
-        )
+        party = "cart" if other == 8 else attempt.party
+        self._report(attempt, [(effect, outcome, outcome is E.FIRED)], party)
 
     @may(
         often=2,

@@ -208,11 +208,8 @@ class Protocol(RuleBasedStateMachine):
         assert len(sent) == len(tokens)
         claims = [self.real.world.release_of(token) for token in sent]
         for token, claim in zip(tokens, claims, strict=True):
-            assert (claim.txn, claim.decision.rev, claim.detail.effect_id) == (
-                token.txn,
-                token.rev,
-                token.effect.id,
-            )
+            found = (claim.txn, claim.decision.rev, claim.detail.effect_id)
+            assert found == (token.txn, token.rev, token.effect.id)
             assert (claim.aud, claim.exp) == (token.aud, token.exp)
             assert claim.cnf_jkt == self.real.agents[key].key.public.kid
         self.releases.extend(claims)
@@ -251,9 +248,8 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def i13_the_active_bundle_is_a_validated_one(self) -> None:
         active = self.real.world.service.active.current
-        assert {
-            tool: manifest.digest for tool, manifest in active.manifests.items()
-        } == self.book.bundle.versions
+        digests = {tool: manifest.digest for tool, manifest in active.manifests.items()}
+        assert digests == self.book.bundle.versions
 
     def teardown(self) -> None:
         """Let everything that is due happen: what can be finished is finished, or is a task (I-14)."""

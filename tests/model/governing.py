@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -58,9 +59,8 @@ class EverybodyActs(AgentsAct):
         async def actual() -> httpx2.Response:
             return await self.real.vote(who, row.review_id, ballot, revoked=who in self.book.revoked_people)
 
-        both = self.ask(
-            f"vote {verdict}", lambda: people.vote(self.book, who, txn, effect, verdict, reason), actual
-        )
+        expected = partial(people.vote, self.book, who, txn, effect, verdict, reason)
+        both = self.ask(f"vote {verdict}", expected, actual)
         if both is not None:
             assert both[1]["state"] == both[0][0], both[1]
 
@@ -156,9 +156,8 @@ class EverybodyActs(AgentsAct):
         """What would take something back is called off: it stays fired."""
         found = [(t, e.undo) for t in self.heads() for e in t.effects if e.undo and e.undo.state in OPEN]
         txn, undo = found[pick % len(found)]
-        self.operate(
-            "revoke-effect", {"effect_id": undo.id}, lambda: people.revoke_effect(self.book, txn, undo)
-        )
+        expected = partial(people.revoke_effect, self.book, txn, undo)
+        self.operate("revoke-effect", {"effect_id": undo.id}, expected)
 
     def revoke_a_commit(self, bundle: str) -> None:
         """What a commit decided is not to stand."""
@@ -166,9 +165,8 @@ class EverybodyActs(AgentsAct):
         decided = {row.commit for row in self.tables.decisions.values()}
         if commit is None or commit not in decided:
             return
-        both = self.operate(
-            "revoke-commit", {"commit": commit}, lambda: people.open_under(self.book, BUNDLES[bundle])
-        )
+        expected = partial(people.open_under, self.book, BUNDLES[bundle])
+        both = self.operate("revoke-commit", {"commit": commit}, expected)
         assert both[0]["open"] == both[1]
         for effect_id in both[1]:  # one after the other, as the command does
             args = {"effect_id": effect_id, "reason": "because"}
@@ -178,9 +176,8 @@ class EverybodyActs(AgentsAct):
     def revoke_the_cart(self) -> None:
         """An agent is ended for good."""
         keys = [key for key in self.real.agents if key.startswith("cart/")]
-        both = self.operate(
-            "revoke-agent", {"agent": "cart"}, lambda: people.revoke_agent(self.book, "cart", keys)
-        )
+        expected = partial(people.revoke_agent, self.book, "cart", keys)
+        both = self.operate("revoke-agent", {"agent": "cart"}, expected)
         assert both[0]["open"] == both[1]
         self.revoke_each(both[1])
 

@@ -36,10 +36,8 @@ def i2_same_bytes(tables: Tables, releases: list[ReleaseClaims], receipts: list[
         assert vote.effect_digest == effects[vote.effect_id, vote.rev].effect_digest
     for claims in releases:
         effect = effects[claims.detail.effect_id, claims.decision.rev]
-        assert (claims.detail.args_digest, claims.detail.effect_digest) == (
-            effect.args_digest,
-            effect.effect_digest,
-        )
+        found = (claims.detail.args_digest, claims.detail.effect_digest)
+        assert found == (effect.args_digest, effect.effect_digest)
     redeemed = {row.effect_id: effects[row.effect_id, row.rev].effect_digest for row in tables.redemptions}
     for receipt in receipts:
         for one in receipt.effects:
@@ -67,9 +65,8 @@ def i4_at_redemption(
 ) -> None:
     """Unexpired, right epoch, agent, transaction, audience, and nothing of it stopped, at this moment."""
     for claim in claims:
-        transaction = next(
-            t for t in tables.transactions if (t.txn, t.rev) == (claim.txn, claim.decision.rev)
-        )
+        key = (claim.txn, claim.decision.rev)
+        transaction = next(t for t in tables.transactions if (t.txn, t.rev) == key)
         assert claim.exp > now and claim.epoch == epoch
         assert (claim.sub, claim.aud) == (transaction.agent, transaction.aud)
         assert claim.aud == who["party"] and claim.cnf_jkt == who["jkt"]

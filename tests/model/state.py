@@ -272,9 +272,8 @@ class Book:
 
     def counted(self, txn: Transaction, effect: Effect, gates: tuple[Gate, ...]) -> bool:
         """Whether the votes on this revision, as they stand now, meet the gates (I-5)."""
-        votes = (
-            [] if effect.review is None else [v for v in effect.review.votes if not v.late and not v.revoked]
-        )
+        every = [] if effect.review is None else effect.review.votes
+        votes = [v for v in every if not v.late and not v.revoked]
         groups = {v.person: self.bundle.groups_of(v.person) for v in votes}
         side = {self.owners[txn.agent]}
         voters = frozenset[str]().union(*(gate.groups for gate in gates))

@@ -38,9 +38,8 @@ def _open_undo(book: Book, txn: Transaction, forward: Effect, tool: str) -> Effe
     call = Call(tool, book.bundle.versions[tool], forward.call.amount)
     call_key = names.compensation_call_key(effect_id=forward.id, tool=tool)
     probe = Effect("", call, E.REVIEW, (), 0, "", "", book.now, compensates=forward)
-    undo = decided(
-        book, names.effect_id(txn=txn.id, call_key=call_key), call, met=book.approved_before(probe)
-    )
+    effect_id, met = names.effect_id(txn=txn.id, call_key=call_key), book.approved_before(probe)
+    undo = decided(book, effect_id, call, met=met)
     undo.compensates, forward.undo = forward, undo
     if undo.state is E.RELEASED:
         undo.lapses_at = book.now + timedelta(seconds=undo.valid_for)

@@ -75,11 +75,8 @@ def put_in(mutant: Mutant, root: Path) -> tuple[Path, str, set[int]]:
                 changed = source[:first] + mutant.new + source[first + len(mutant.old) :]
                 line = source.count("\n", 0, first) + 1
                 # A function that is switched off whole is reached where its first statement was.
-                last = (
-                    node.body[-1].end_lineno
-                    if mutant.old.startswith("def ")
-                    else line + mutant.old.count("\n")
-                )
+                whole = mutant.old.startswith("def ")
+                last = node.body[-1].end_lineno if whole else line + mutant.old.count("\n")
                 return path, changed, set(range(line, (last or line) + 1))
     raise MissingError(f"{mutant.function} of {mutant.file} has no such text: {mutant.old!r}")
 
@@ -99,16 +96,14 @@ def switches(root: Path = ROOT) -> list[Mutant]:
     for path in sorted((root / "sdk/python/countersign/contract").glob("*.py")):
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
-        steps = [
-            node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Step"
-        ]
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        steps = [node for node in calls if ast.unparse(node.func) == "Step"]
         checks = {node.args[3].id for node in steps if isinstance(node.args[3], ast.Name)}
         for name, node in functions(tree):
             if name in checks:
                 head = source.splitlines()[node.lineno - 1]
-                found.append(
-                    Mutant(path.relative_to(root).as_posix(), name, head, f"{head}\n    return None")
-                )
+                file = path.relative_to(root).as_posix()
+                found.append(Mutant(file, name, head, f"{head}\n    return None"))
     return found
 
 

@@ -24,14 +24,8 @@ from tests.conventions.repository import ROOT
 FOLDER = ROOT / ".mutation"
 TABLE = FOLDER / "reach.sqlite"
 
-_SHORT = [
-    "-n3",
-    "--dist=loadfile",
-    "-m",
-    "not long",
-    "--ignore=tests/conventions",
-    "--randomly-seed=20261121",
-    "-q",
+_SHORT = "-n3 --dist=loadfile -q --ignore=tests/conventions --randomly-seed=20261121 -m".split() + [
+    "not long"
 ]
 # Slower than the suite alone, so with longer limits. A program that a test starts records under that test's name.
 _COVERAGE = """
@@ -126,9 +120,7 @@ def require_table() -> None:
     """Raises SystemExit: there is no table, or it is of another tree; a test that is gone would pass for a find."""
     recorded = (FOLDER / "tree").read_text() if TABLE.exists() and (FOLDER / "tree").exists() else ""
     if recorded != tree():
-        raise SystemExit(
-            "the table of which tests reach what is of another tree: python -m tests.mutation.reach"
-        )
+        raise SystemExit("the table is of another tree: python -m tests.mutation.reach")
 
 
 def tests_of(file: str, lines: set[int]) -> list[Test]:

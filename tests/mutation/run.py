@@ -78,9 +78,8 @@ def _report(mutants: list[Mutant], gone: list[Mutant], lives: list[Mutant]) -> i
     killed = there - len(lives)
     print(f"{'all':36} {killed:4} of {there:4}")
     for one in (*lives, *gone):
-        print(
-            f"\n{'lives' if one in lives else 'gone'}: {one.file} {one.function}\n  - {one.old}\n  + {one.new}"
-        )
+        where = f"{'lives' if one in lives else 'gone'}: {one.file} {one.function}"
+        print(f"\n{where}\n  - {one.old}\n  + {one.new}")
     strict = any(set(one.folder.split("/")) & set(STRICT) for one in lives)
     return 0 if killed >= SHARE * there and not strict else 1
 

@@ -131,9 +131,7 @@ def test_without_people_a_question_stays_open_and_the_report_counts_by_label(wor
     assert "cancel_reservation (matches gold): reviewed by cancel-insured-reason; then left open" in output
     assert "health or weather reasons" in output
     assert "(other)" not in output  # nothing was released that is not gold
-    assert decisions(world.replay(no_approvals, "flipped", flip=True)) == LEFT_OPEN, (
-        "labels change no decision"
-    )
+    assert decisions(world.replay(no_approvals, "flipped", flip=True)) == LEFT_OPEN, "labels decide nothing"
 
 
 PAGE = (BUNDLE / "README.md").read_text()

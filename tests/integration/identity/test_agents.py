@@ -191,9 +191,8 @@ async def test_a_token_cannot_take_another_agents_key(world: World, factory: nod
     bound = factory.sign(timed(KUBERNETES | {"cnf": {"jkt": key.public.kid}}))
     assert (await bring(world, bound, key)).status_code == 201
     others = factory.sign(timed(KUBERNETES | {"sub": "only-other"}))
-    assert (await bring(world, others, key, agent="other")).status_code == 409, (
-        "what one brought is never another's"
-    )
+    taken = await bring(world, others, key, agent="other")
+    assert taken.status_code == 409, "a brought key is never another agent's"
     enrolled = PrivateKey.generate()
     await world.operator("agent-key-add", {"name": "desk", "jwk": enrolled.public.jwk()})
     assert (await bring(world, token, enrolled)).status_code == 409, "no token gives an enrolled key an end"

@@ -52,10 +52,8 @@ def acme_deployment(data: Path, people: Mapping[str, Mapping[str, Any]] = PEOPLE
     """A deployment whose people sign in with `oidc-provider`."""
     port = free_port()
     here = f"http://127.0.0.1:{port}/sign-in/acme"
-    logout = {
-        "backchannel_logout_uri": f"{here}/backchannel-logout",
-        "backchannel_logout_session_required": True,
-    }
+    logout = {"backchannel_logout_uri": f"{here}/backchannel-logout"}
+    logout["backchannel_logout_session_required"] = True
     with node.oidc_provider(f"{here}/callback", people, **logout) as issuer:
         groups = {"groups_claim": "groups", "scopes": ["openid", "profile", "email", "groups"]}
         with Deployment(data, port, OIDC | {"issuer": issuer} | groups) as deployment:
@@ -234,9 +232,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         for name, (client, settings) in WAYS.items():
             callback = f"http://127.0.0.1:{port}/sign-in/{name}/callback"
             client = {"client_secret": SECRET} | client
-            issuer = stack.enter_context(
-                node.oidc_provider(callback, SHAPES, {"keys": SIGNING}, LISTED, **client)
-            )
+            keys = {"keys": SIGNING}
+            issuer = stack.enter_context(node.oidc_provider(callback, SHAPES, keys, LISTED, **client))
             named = {"name": name, "title": name.title(), "issuer": issuer, "client_secret": SECRET}
             providers.append(OIDC | {"groups_claim": "groups"} | named | settings)
         data = tmp_path_factory.mktemp("shapes") / "data"

@@ -135,9 +135,8 @@ class Tools:
             database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
 
         self.note = tool("note", lane="live", adapter=database, registry=mine)(note)
-        self.memo = tool("memo", lane="live", adapter=database, resource=ORDER, ask="live", registry=mine)(
-            note
-        )
+        live: dict[str, Any] = {"lane": "live", "adapter": database, "registry": mine}
+        self.memo = tool("memo", resource=ORDER, ask="live", **live)(note)
         self.refund, self.charge, self.notify, self.send = refund, charge, notify, send
         self.mail, self.pay = mail, self._payment()
 

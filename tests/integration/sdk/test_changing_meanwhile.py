@@ -210,10 +210,8 @@ def test_what_its_code_would_take_back_with_is_no_reason_to_refuse_it(tmp_path: 
             """Close an account."""
             near.act("close", customer)
 
-        undo: dict[str, Any] = {
-            "compensate": "close_account",
-            "compensation_map": {"customer": "args:/customer"},
-        }
+        undo: dict[str, Any] = {"compensate": "close_account"}
+        undo["compensation_map"] = {"customer": "args:/customer"}
 
         @tool("open_account", resource=("Account", "customer"), registry=near.registry, **undo)
         def open_account(customer: str) -> str:

@@ -97,9 +97,8 @@ def test_a_waiting_program_accepts_and_fires_an_edit(office: Office, key: str, l
 def test_an_edit_fires_only_if_the_program_accepts_edits(office: Office, tmp_path: Path, key: str) -> None:
     """Another agent of the same service, with jonas as its owner."""
     path, owner = tmp_path / "owned.pem", f"{DEV_ISSUER}|jonas"
-    office.service.command(
-        "agent", "enroll", "owned", "--role", ROLE, "--owner", owner, "--key-out", str(path)
-    )
+    words = ("--role", ROLE, "--owner", owner, "--key-out", str(path))
+    office.service.command("agent", "enroll", "owned", *words)
     settings = replace(office.settings, agent="owned", key_path=path, journal_path=tmp_path / "owned.db")
     mine = replace(office, settings=settings, runtime=Runtime(settings, registry=office.tools.registry))
     with mine.runtime:

@@ -258,10 +258,8 @@ def test_a_model_calls_them_as_any_tool(near_bank: Bank, key: str) -> None:
     assert near_bank.run(step).text == "Done."
     assert talk.vendor.answers() == ['{"cents":700}', '{"result":"t-a-2"}']
     reported = {one["name"]: one["input_schema"] for one in talk.vendor.sent[0]["tools"]}
-    assert (
-        reported["transfer"]["additionalProperties"] is False
-        and "ctx" not in reported["transfer"]["properties"]
-    )
+    schema = reported["transfer"]
+    assert schema["additionalProperties"] is False and "ctx" not in schema["properties"]
     assert [one[0] for one in near_bank.done] == ["balance", "transfer"]
 
 

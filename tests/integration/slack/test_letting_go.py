@@ -43,9 +43,8 @@ pytestmark = pytest.mark.anyio
 
 async def given_up(office: Office, place: str) -> DroppedPlace:
     """What `slack drop` does; only then Slack takes messages again."""
-    dropped = await office.world.service.db.write(
-        lambda tx: drop_place(tx, office.app, place, "the team moved on")
-    )
+    db = office.world.service.db
+    dropped = await db.write(lambda tx: drop_place(tx, office.app, place, "the team moved on"))
     office.faults.on.lift()
     return dropped
 

@@ -129,10 +129,7 @@ OPEN = "apps.connections.open"
 AWAY: dict[str, Fault] = {
     "invalid_auth": NotOk("invalid_auth"), "connection_lost": CutBefore(), "no_answer": Hang(20)
 }  # fmt: skip
-CODES = [
-    "invalid_auth",
-    *(pytest.param(code, marks=pytest.mark.long) for code in ("connection_lost", "no_answer")),
-]
+CODES = [pytest.param(code, marks=[pytest.mark.long] * (code != "invalid_auth")) for code in AWAY]
 
 
 async def connected(office: Office) -> None:

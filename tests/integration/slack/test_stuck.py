@@ -89,9 +89,7 @@ async def test_an_unexplained_error_is_abandoned_after_a_while_and_blocks_no_oth
     assert (status.failures, status.dead) == (0, 1)
     await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
-    assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, (
-        "the line after it brings its card after all"
-    )
+    assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, "the next line brings its card after all"
 
 
 async def test_errors_of_slack_itself_abandon_no_message(office: Office) -> None:

@@ -67,15 +67,8 @@ async def test_https_sites_have_host_cookies_and_no_development_links(
         world.app.state.pages.set_session(answered := Response(), "secret")
     holds(answer.headers["strict-transport-security"], "max-age=63072000")
     cookie = answered.headers["set-cookie"]
-    holds(
-        cookie,
-        "__Host-countersign=secret;",
-        "Secure",
-        "HttpOnly",
-        "Path=/",
-        "SameSite=lax",
-        without=["Domain"],
-    )
+    attributes = ("Secure", "HttpOnly", "Path=/", "SameSite=lax")
+    holds(cookie, "__Host-countersign=secret;", *attributes, without=["Domain"])
     async with running(tmp_path / "data", bundle, dev_signin=False) as world:
         assert (await world.http.get("/sign-in/dev", params={"token": "x"})).status_code == 403
         answer = await world.http.post("/sign-in/dev", data={"token": "x"}, headers=OWN_PAGE)
