@@ -21,12 +21,8 @@ DOCKERFILE = DEPLOY / "Dockerfile"
 def hadolint(dockerfile: Path) -> subprocess.CompletedProcess[str]:
     scripts = Path(sys.executable).parent / "hadolint"
     program = require("hadolint", shutil.which("hadolint", path=scripts.parent), "make env")
-    return subprocess.run(
-        [program, "--config", DEPLOY / "hadolint.yaml", dockerfile],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [program, "--config", DEPLOY / "hadolint.yaml", dockerfile]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def test_dockerfile_is_lint_free() -> None:

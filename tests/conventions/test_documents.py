@@ -27,20 +27,13 @@ from tests.conventions.documents import (
 from tests.conventions.repository import ROOT, texts
 
 LANGUAGES = {"python", "console", "sh", "cedar", "json", "toml", "yaml", "text", "mermaid", "dockerfile"}
-PARSERS: dict[str, Callable[[str], object]] = {
-    "json": json.loads,
-    "toml": tomllib.loads,
-    "cedar": cedarpy.policies_to_json_str,
-}
+PARSERS: dict[str, Callable[[str], object]] = {"json": json.loads, "toml": tomllib.loads}
+PARSERS["cedar"] = cedarpy.policies_to_json_str
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 def test_every_block_claims_a_language_that_is_checked() -> None:
-    unknown = [
-        f"{block}: {block.language or 'no language'}"
-        for block in all_blocks()
-        if block.language not in LANGUAGES
-    ]
+    unknown = [f"{block}: {block.language!r}" for block in all_blocks() if block.language not in LANGUAGES]
     assert unknown == [], f"use one of {sorted(LANGUAGES)}"
 
 
@@ -147,11 +140,7 @@ def _fault_in_typer(words: list[str]) -> str | None:
     command: Any = typer.main.get_command(module.app)
     for word in words[1:]:
         if word.startswith("--"):
-            options = {
-                option
-                for parameter in command.params
-                for option in [*parameter.opts, *parameter.secondary_opts]
-            }
+            options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
             if word.partition("=")[0] not in options | {"--help"}:
                 return f"{command.name!r} has no option {word!r}"
         elif hasattr(command, "commands"):
@@ -179,7 +168,7 @@ def test_a_command_of_the_sdk_that_is_said_names_the_module_of_the_tools() -> No
     bare = r"countersign (?:resume|worker|tools export|tools list)\b(?! --tools)"
     shown = [(str(block), hit) for block in all_blocks() for hit in re.findall(bare, block.text)]
     modules = [(name, text) for name, text in texts() if is_product(name)]
-    said = [(name, said) for name, text in modules for said in strings(text) if re.search(f"`{bare}", said)]
+    said = [(name, one) for name, text in modules for one in strings(text) if re.search(f"`{bare}", one)]
     assert shown + said == []
 
 

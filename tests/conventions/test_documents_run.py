@@ -16,6 +16,7 @@ from countersign import integrations
 from examples.local_service import free_port
 from tests.conventions.documents import all_blocks
 from tests.conventions.repository import ROOT
+from tests.fakes.desk import agent_environment
 from tests.fakes.local_service import WarmService
 
 AGENT = "docs-agent"
@@ -35,12 +36,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     data = tmp_path_factory.mktemp("docs") / "service"
     with WarmService(data, ROOT / "policies", port=free_port()) as service:
         settings = service.enroll(AGENT, ROLE)
-        yield {
-            "COUNTERSIGN_URL": settings.url,
-            "COUNTERSIGN_AGENT": settings.agent,
-            "COUNTERSIGN_KEY": str(settings.key_path),
-            "COUNTERSIGN_ALLOW_DEV": "1",
-        }
+        yield agent_environment(settings) | {"COUNTERSIGN_ALLOW_DEV": "1"}
 
 
 def run(script: str, reader: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -113,10 +109,8 @@ def test_a_strict_type_checker_has_nothing_to_say_of_the_programs_of_the_documen
         (tmp_path / name).write_text(program)
     words = ["--strict", "--config-file=", "--cache-dir=cache", "--no-error-summary"]
     output = python(["-m", "mypy", *words, *programs], {}, tmp_path).stdout.splitlines()
-    assert [line.partition(":")[0] + line.rpartition(" ")[2] for line in output] == [
-        "bare.py[no-untyped-def]",
-        "bare.py[no-any-return]",
-    ]
+    found = [line.partition(":")[0] + line.rpartition(" ")[2] for line in output]
+    assert found == ["bare.py[no-untyped-def]", "bare.py[no-any-return]"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

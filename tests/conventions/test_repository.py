@@ -41,11 +41,9 @@ ALWAYS = {"the host of a package registry", "a path of one machine", "a conflict
 
 def faults_in(name: str, text: str) -> list[str]:
     rules = {why: rule for why, rule in FORBIDDEN.items() if why in ALWAYS or not NOT_OURS.match(name)}
-    return [
-        f"{name}:{text.count(chr(10), 0, hit.start()) + 1}: {why}: {hit.group()!r}"
-        for why, rule in rules.items()
-        for hit in rule.finditer(text)
-    ]
+    hits = [(why, hit) for why, rule in rules.items() for hit in rule.finditer(text)]
+    lines = [text.count("\n", 0, hit.start()) + 1 for _, hit in hits]
+    return [f"{name}:{line}: {why}: {hit[0]!r}" for line, (why, hit) in zip(lines, hits, strict=True)]
 
 
 def test_no_file_holds_what_is_forbidden() -> None:

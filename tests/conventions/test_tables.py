@@ -14,12 +14,8 @@ from tests.conventions.repository import ROOT
 
 TESTS = ROOT / "tests"
 # How many cases each group has; a case is never taken away, it gets a reason.
-GROUPS = {
-    "attacks.toml": dict(
-        zip("ABCDEFGHIJKNP", (12, 11, 20, 15, 16, 14, 15, 18, 12, 8, 8, 18, 10), strict=True)
-    ),
-    "scenarios.toml": {"": 67, "W": 26},
-}
+_ATTACKS = zip("ABCDEFGHIJKNP", (12, 11, 20, 15, 16, 14, 15, 18, 12, 8, 8, 18, 10), strict=True)
+GROUPS = {"attacks.toml": dict(_ATTACKS), "scenarios.toml": {"": 67, "W": 26}}
 PAGES = {"attacks.toml": "SECURITY.md", "scenarios.toml": "CONTRIBUTING.md"}
 TABLES: dict[str, dict[str, dict[str, Any]]] = {
     file: tomllib.loads((TESTS / file).read_text()) for file in GROUPS

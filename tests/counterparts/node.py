@@ -74,15 +74,8 @@ def oidc_provider(
     """
     node = _node("oidc-provider")
     port = free_port()
-    clients = [
-        {
-            "client_id": "countersign",
-            "client_secret": "a-secret",
-            "redirect_uris": [redirect_uri],
-            "scope": "openid profile email groups",
-            **client,
-        }
-    ]
+    app = {"client_id": "countersign", "client_secret": "a-secret", "redirect_uris": [redirect_uri]}
+    clients = [{**app, "scope": "openid profile email groups", **client}]
     setup = json.dumps({"port": port, "clients": clients, "people": people, "jwks": jwks, "listed": listed})
     with group_of_its_own(node, "oidc_provider.mjs", setup) as process:
         _until_ready(process)

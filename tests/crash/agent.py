@@ -77,13 +77,9 @@ def live(life: Life) -> None:
 
 def _step(life: Life, runtime: Runtime, tools: Tools) -> dict[str, Any]:
     raised, words, reviews = None, "", []
-    txn = transaction(
-        life.key,
-        runtime=runtime,
-        wait=life.wait,
-        accept_edits=life.flow == "edited",
-        on_question=lambda _: "because it came late",
-    )
+    options: dict[str, Any] = {"wait": life.wait, "accept_edits": life.flow == "edited"}
+    options["on_question"] = lambda _: "because it came late"
+    txn = transaction(life.key, runtime=runtime, **options)
     try:
         with txn:
             for name, *args in FLOWS[life.flow]:

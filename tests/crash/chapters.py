@@ -175,10 +175,8 @@ def talks(story: Story) -> None:
         story.as_person(lambda person: person.ask(review, "what for?"), "ingrid")
         for _ in range(2):  # what was lost on its way is said again by the next run
             story.live("slow", "slow")
-        story.until(
-            "the agent has answered",
-            lambda conn: [one.answer for one in find(conn, CommentRow)] == ["because it came late"],
-        )
+        answer = "because it came late"
+        story.until("the agent answers", lambda conn: find(conn, CommentRow, answer=answer) != [])
         story.answer("ingrid", said["reviews"][0])
     story.live("resume")
     finished(story, refund=1)

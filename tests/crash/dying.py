@@ -47,11 +47,7 @@ class Passing:
 
     def __call__(self, phase: str, point: str) -> None:
         nth = self._counts[phase, point] = self._counts.get((phase, point), 0) + 1
-        died = self._death is not None and (point, phase, nth) == (
-            self._death.point,
-            self._death.phase,
-            self._death.nth,
-        )
+        died = self._death == Death(point, phase, nth)
         os.write(self._log, f"{phase}\t{point}\t{nth}\t{'died' if died else ''}\n".encode())
         if died:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -142,11 +142,8 @@ def fired_once(seen: Evidence) -> Iterator[str]:
         if len({(call["call_key"], call["attempt"], call["args_digest"]) for call in made}) > 1:
             yield f"{made[0]['tool']} {effect_id[:8]} was called as different calls"
     for (effect_id, _), effect in seen.effects.items():
-        happened = (
-            len(calls.get(effect_id, ()))
-            if seen.redemptions.get(effect_id, {}).get("rev") == effect["rev"]
-            else 0
-        )
+        this = seen.redemptions.get(effect_id, {}).get("rev") == effect["rev"]
+        happened = len(calls.get(effect_id, ())) if this else 0
         if effect["state"] in _HAPPENED and not happened:
             yield f"{effect['tool']} {effect_id[:8]} is {effect['state']} and was never called"
         if effect["state"] in _NOT_HAPPENED and happened:

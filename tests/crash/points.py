@@ -55,11 +55,8 @@ class Site:
 @cache
 def service_sites() -> tuple[Site, ...]:
     """Every call of the service that commits a unit of work or makes a file durable."""
-    found = [
-        (_named(module, _unit_of(call)), file, call)
-        for file, module, _, call in _calls(SERVICE, WRITES)
-        if _is_write(call)
-    ]
+    writes = [(module, file, call) for file, module, _, call in _calls(SERVICE, WRITES) if _is_write(call)]
+    found = [(_named(module, _unit_of(call)), file, call) for module, file, call in writes]
     found += [
         (_named(module, f"{function}>{call.func.id}"), file, call)
         for file, module, function, call in _calls(SERVICE, DURABLE)
@@ -189,11 +186,8 @@ def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def _queues() -> tuple[str, ...]:
     """The queues that are swept: the second argument of each call of `_each`."""
-    calls = (
-        call
-        for _, _, _, call in _calls(SERVICE / "workflow" / "expiry", ["_each"])
-        if getattr(call.func, "id", "") == "_each"
-    )
+    swept = _calls(SERVICE / "workflow" / "expiry", ["_each"])
+    calls = (call for *_, call in swept if getattr(call.func, "id", "") == "_each")
     return tuple(call.args[1].id for call in calls if isinstance(call.args[1], ast.Name))
 
 

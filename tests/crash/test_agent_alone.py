@@ -104,11 +104,8 @@ class Stage:
     def files(self) -> str:
         """Whether the files below the root are as before or as after; "half" is neither."""
         root = self.folder / "files"
-        found = {
-            str(path.relative_to(root)): path.read_text()
-            for path in root.rglob("*")
-            if path.is_file() and ".countersign" not in path.parts
-        }
+        paths = [path for path in root.rglob("*") if path.is_file() and ".countersign" not in path.parts]
+        found = {str(path.relative_to(root)): path.read_text() for path in paths}
         ends = {"old": OLD_FILES, "new": NEW_FILES}
         return next((end for end, files in ends.items() if files == found), "half")
 
@@ -116,12 +113,8 @@ class Stage:
         """What the files adapter has left next to the files."""
         folder = self.folder / "files" / ".countersign" / "sessions"
         found = sorted(folder.iterdir()) if folder.exists() else []
-        return " ".join(
-            json.loads((one / "record.json").read_text())["state"]
-            if (one / "record.json").exists()
-            else "none"
-            for one in found
-        )
+        records = [one / "record.json" for one in found]
+        return " ".join(json.loads(one.read_text())["state"] if one.exists() else "none" for one in records)
 
     def effects(self) -> tuple[str, tuple[Any, ...]]:
         """The state of the transaction and its effects, as the journal has them."""

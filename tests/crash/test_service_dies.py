@@ -15,10 +15,8 @@ from tests.integration.service.engines import ENGINES
 
 pytestmark = STORIES
 
-EVERY_DAY = {
-    ("sqlite", "workflow.releases.submit:_submit_and_redeem", "after"),
-    ("sqlite", "workflow.releases.redeem:_redeem", "before"),
-}
+SUBMITTED = ("sqlite", "workflow.releases.submit:_submit_and_redeem", "after")
+EVERY_DAY = {SUBMITTED, ("sqlite", "workflow.releases.redeem:_redeem", "before")}
 """Enough for every day; `make test-long` dies at every point."""
 
 

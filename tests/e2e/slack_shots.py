@@ -74,10 +74,8 @@ async def visit(folder: Path, to: Path) -> None:
             await story.stage("refused", "ship-bot", ("deploy", deploy("4.17.9", traffic_percent=50)))
             await message_of(slack, story.reviews["refused"])
             await story.vote("refused", "wen", "deny", "Not during the fare release; try after 14:00")
-            shots = {
-                "two-person": await message_of(slack, story.reviews["deploy"]),
-                "denied": await message_of(slack, story.reviews["refused"], "Denied"),
-            }
+            refused = await message_of(slack, story.reviews["refused"], "Denied")
+            shots = {"two-person": await message_of(slack, story.reviews["deploy"]), "denied": refused}
             browser = await by.chromium.launch(**chromium())
             page = await open_slack(browser, slack, "dana", width=1280, height=1600)
             await page.open_channel("approvals")

@@ -119,13 +119,8 @@ def changed(manifest: ToolManifest, **changes: Any) -> ToolManifest:
 
 
 def make_runtime(settings: Settings, face: Face, registry: ToolRegistry, clock: TickingClock) -> Runtime:
-    return Runtime(
-        settings,
-        registry=registry,
-        transport=face.transport,
-        async_transport=face.async_transport,
-        clock=clock,
-    )
+    transports: dict[str, Any] = {"transport": face.transport, "async_transport": face.async_transport}
+    return Runtime(settings, registry=registry, clock=clock, **transports)
 
 
 def make_desk(folder: Path, **changes: Any) -> Desk:
@@ -154,15 +149,17 @@ def write_key(path: Path, key: PrivateKey) -> Path:
     return path
 
 
+def agent_environment(settings: Settings) -> dict[str, str]:
+    """The variables of an agent's process that name its service, itself and its key."""
+    named = {"COUNTERSIGN_URL": settings.url, "COUNTERSIGN_AGENT": settings.agent}
+    return named | {"COUNTERSIGN_KEY": str(settings.key_path)}
+
+
 def operators_environment(desk: Desk, url: str) -> dict[str, str]:
     """The variables an operator sets for this agent, with its service at an address."""
-    settings = desk.runtime.settings
-    return {
-        "COUNTERSIGN_URL": url,
-        "COUNTERSIGN_AGENT": settings.agent,
-        "COUNTERSIGN_KEY": str(settings.key_path),
-        "COUNTERSIGN_JOURNAL": getattr(settings.journal_path, "secret", str(settings.journal_path)),
-    }
+    journal = desk.runtime.settings.journal_path
+    environment = agent_environment(desk.runtime.settings) | {"COUNTERSIGN_URL": url}
+    return environment | {"COUNTERSIGN_JOURNAL": getattr(journal, "secret", str(journal))}
 
 
 def refund_tool(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:

@@ -101,13 +101,9 @@ class Provider:
             return (
                 httpx2.Response(200, content=_endless()) if how == "endless" else httpx2.Response(**_ODD[how])
             )
-        handler = {
-            "/.well-known/openid-configuration": self._discovery,
-            "/keys": self._jwks,
-            "/token": self._token,
-            "/userinfo": self._userinfo,
-        }[path]
-        return handler(request)
+        handlers = {"/keys": self._jwks, "/token": self._token, "/userinfo": self._userinfo}
+        handlers["/.well-known/openid-configuration"] = self._discovery
+        return handlers[path](request)
 
     def _discovery(self, request: httpx2.Request) -> httpx2.Response:
         document = {
@@ -123,12 +119,8 @@ class Provider:
     def _jwks(self, request: httpx2.Request) -> httpx2.Response:
         if not self.published:
             return httpx2.Response(200, json={"keys": self.more_keys})
-        return httpx2.Response(
-            200,
-            json={
-                "keys": [*(_KEYS[kid].as_dict(private=self.leaks) for kid in self.published), *self.more_keys]
-            },
-        )
+        ours = [_KEYS[kid].as_dict(private=self.leaks) for kid in self.published]
+        return httpx2.Response(200, json={"keys": [*ours, *self.more_keys]})
 
     def _token(self, request: httpx2.Request) -> httpx2.Response:
         form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}

@@ -19,14 +19,8 @@ ENVIRONMENT = {
 def git(folder: Path, *arguments: str, given: bytes = b"") -> str:
     """Run git there; what it said."""
     ambient = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments],
-        input=given,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**ambient, **ENVIRONMENT},
-    )
+    words, env = ["git", "-C", str(folder), *arguments], {**ambient, **ENVIRONMENT}
+    done = subprocess.run(words, input=given, capture_output=True, timeout=60, check=False, env=env)
     assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
     return done.stdout.decode("utf-8", "replace").strip()
 
@@ -102,11 +96,8 @@ class Key:
         self.file = folder / name
         self.name = f"{name}@example.com"
         bits = {"rsa": ["-b", "3072"], "ecdsa": ["-b", "384"]}.get(kind, [])
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", self.name, "-f", str(self.file)],
-            check=True,
-            timeout=60,
-        )
+        words = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", self.name, "-f", str(self.file)]
+        subprocess.run(words, check=True, timeout=60)
 
     @property
     def public(self) -> str:

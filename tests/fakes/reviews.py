@@ -443,8 +443,6 @@ def credit(n: int, **changes: Any) -> ReviewPage:
         sentence=said("Refund ", value(f"${5 + n}.00"), " parking credit to ", value(f"cus_{n}")),
         answer_by=NOW + timedelta(hours=7, minutes=n),
     )
-    return with_args(
-        page,
-        arg("customer", f"cus_{n}", "string"),
-        arg("amount_cents", 100 * (5 + n), "integer, minor units", money=usd(100 * (5 + n))),
-    )
+    amount = 100 * (5 + n)
+    money = arg("amount_cents", amount, "integer, minor units", money=usd(amount))
+    return with_args(page, arg("customer", f"cus_{n}", "string"), money)

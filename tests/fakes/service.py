@@ -658,7 +658,7 @@ class FakeService:
         )
 
     def _decision(self, verdict: Verdict, reasons: tuple[Reason, ...]) -> DecisionView:
-        of = {"decision_id": "decision-1", "bundle": "fake", "commit": "fake"}
+        of: dict[str, Any] = {"decision_id": "decision-1", "bundle": "fake", "commit": "fake"}
         return DecisionView(outcome=verdict, reasons=reasons, **of)
 
     def _review(self, one: Held) -> ReviewSummary:

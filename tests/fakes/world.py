@@ -130,11 +130,8 @@ class Agent:
         )
 
     async def _once(self, method: str, path: str, raw: bytes, headers: Mapping[str, Any]) -> httpx2.Response:
-        sent = {
-            "Agent-Proof": self.proof(method, path, raw),
-            **({"Content-Type": "application/json"} if raw else {}),
-            **headers,
-        }
+        kind = {"Content-Type": "application/json"} if raw else {}
+        sent = {"Agent-Proof": self.proof(method, path, raw), **kind, **headers}
         answer = await self.http.request(method, path, content=raw, headers=sent)
         self.nonce = answer.headers.get("agent-nonce", self.nonce)
         return answer
@@ -205,12 +202,8 @@ class Visitor:
 
     def headers(self) -> dict[str, str]:
         """What a vote of theirs carries."""
-        return {
-            "Cookie": f"countersign_dev={self.cookie}",
-            "Origin": self.origin,
-            "X-CSRF-Token": self.csrf,
-            "Content-Type": "application/json",
-        }
+        cookie = {"Cookie": f"countersign_dev={self.cookie}", "Content-Type": "application/json"}
+        return cookie | {"Origin": self.origin, "X-CSRF-Token": self.csrf}
 
     async def get(self, path: str) -> httpx2.Response:
         """Look at something."""
@@ -265,12 +258,9 @@ class Visitor:
         self, task: Mapping[str, Any], answer: str, *, reason: str | None = "I asked the bank", **other: Any
     ) -> httpx2.Response:
         """Say of a task, as its details show it, what is so."""
-        word = {
-            "answer": answer,
-            "effect_digest": task["effect"]["effect_digest"],
-            "effect_state": task["effect"]["state"],
-            **other,
-        }
+        effect = task["effect"]
+        read = {"effect_digest": effect["effect_digest"], "effect_state": effect["state"]}
+        word = {"answer": answer, **read, **other}
         return await self._say(f"/v1/tasks/{task['task']['task_id']}/settle", reason, word)
 
 

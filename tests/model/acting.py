@@ -222,10 +222,9 @@ class AgentsAct(Protocol):
 
     def _report(self, attempt: Attempt, reported: list[tuple[Effect, E, bool]], party: str) -> None:
         speaker = self.real.agents[key := self.key_of(party)]
-        outcomes = [
-            {"effect_id": e.id, "outcome": to.value} | ({"result": {"id": "p1"}} if result else {})
-            for e, to, result in reported
-        ]
+        results = [{"result": {"id": "p1"}} if result else {} for *_, result in reported]
+        outcomes = [{"effect_id": e.id, "outcome": to.value} for e, to, _ in reported]
+        outcomes = [one | more for one, more in zip(outcomes, results, strict=True)]
 
         async def actual() -> httpx2.Response:
             return await speaker.report(attempt.name, *outcomes)

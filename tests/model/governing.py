@@ -136,17 +136,11 @@ class EverybodyActs(AgentsAct):
         txn = found[pick % len(found)]
         effect = txn.everything[which % len(txn.everything)]
         if whole:
-            self.operate(
-                "revoke-transaction-if-open",
-                {"txn": txn.id},
-                lambda: people.revoke_if_open(self.book, txn.id),
-            )
+            expected = partial(people.revoke_if_open, self.book, txn.id)
+            self.operate("revoke-transaction-if-open", {"txn": txn.id}, expected)
         else:
-            self.operate(
-                "revoke-effect",
-                {"effect_id": effect.id},
-                lambda: people.revoke_effect(self.book, txn, effect),
-            )
+            revoked = partial(people.revoke_effect, self.book, txn, effect)
+            self.operate("revoke-effect", {"effect_id": effect.id}, revoked)
 
     @may(
         when=lambda self: any(e.undo and e.undo.state in OPEN for t in self.heads() for e in t.effects),

@@ -80,12 +80,7 @@ def revoke_effect_if_open(book: Book, effect_id: str) -> bool:
 
 def open_under(book: Book, bundle: Bundle) -> list[str]:
     """The effects, and compensations, that are open by a decision of this commit."""
-    found = {
-        effect.id
-        for txn in book.all_revisions()
-        for effect in txn.everything
-        if effect.state in OPEN and effect.decided_by == bundle.name
-    }
+    found = {e.id for _, e in _all(book) if e.state in OPEN and e.decided_by == bundle.name}
     return sorted(found)
 
 
@@ -106,13 +101,7 @@ def revoke_agent(book: Book, name: str, keys: list[str]) -> list[str]:
     """Freeze it, end its keys; the transactions of its that are open still."""
     book.frozen.add(name)
     book.revoked_keys.update(keys)
-    return sorted(
-        {
-            txn.id
-            for txn in book.all_revisions()
-            if txn.agent == name and any(effect.state in OPEN for effect in txn.everything)
-        }
-    )
+    return sorted({txn.id for txn, effect in _all(book) if txn.agent == name and effect.state in OPEN})
 
 
 # -- what happens by itself ------------------------------------------------------------------------------------

@@ -24,9 +24,8 @@ from tests.conventions.repository import ROOT
 FOLDER = ROOT / ".mutation"
 TABLE = FOLDER / "reach.sqlite"
 
-_SHORT = "-n3 --dist=loadfile -q --ignore=tests/conventions --randomly-seed=20261121 -m".split() + [
-    "not long"
-]
+_FLAGS = "-n3 --dist=loadfile -q --ignore=tests/conventions --randomly-seed=20261121"
+_SHORT = [*_FLAGS.split(), "-m", "not long"]
 # Slower than the suite alone, so with longer limits. A program that a test starts records under that test's name.
 _COVERAGE = """
 [run]
@@ -55,11 +54,8 @@ def record(arguments: list[str]) -> int:
     shutil.rmtree(recorded, ignore_errors=True)
     recorded.mkdir(parents=True)
     (recorded / "coveragerc").write_text(_COVERAGE.format(folder=recorded))
-    environment = {
-        **os.environ,
-        "REACH_FOLDER": str(recorded),
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "sdk/python"))),
-    }
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "sdk/python")))
+    environment = {**os.environ, "REACH_FOLDER": str(recorded), "PYTHONPATH": paths}
     plugin = ["-p", "tests.mutation.recording", "--timeout", "600"]
     command = [sys.executable, "-m", "pytest", *plugin, *arguments]
     status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

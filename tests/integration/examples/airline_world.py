@@ -64,10 +64,8 @@ def users() -> dict[str, Any]:
     cards = [method("credit_card_1"), method("credit_card_2"), method("gift_card_1", 120)]
     gifts = [method(f"gift_card_{n}", 50) for n in range(2, 6)]
     regular = [*cards, *gifts, method("certificate_1", 250), method("certificate_2", 100)]
-    return {
-        "regular_1": customer("Rae", "regular", regular),
-        "gold_1": customer("Gil", "gold", [method("credit_card_9")]),
-    }
+    gold = customer("Gil", "gold", [method("credit_card_9")])
+    return {"regular_1": customer("Rae", "regular", regular), "gold_1": gold}
 
 
 def reservation(key: str, user: str, cabin: str, legs: list[tuple[str, str]], **more: Any) -> dict[str, Any]:

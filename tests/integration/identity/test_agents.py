@@ -31,11 +31,8 @@ KUBERNETES = {
     "aud": [URL, "https://kubernetes.default.svc"],
     "kubernetes.io": {"namespace": "shop", "serviceaccount": {"name": "desk", "uid": "6b2c"}},
 }
-WORKFLOW = {
-    "repository": "acme/shop",
-    "environment": "production",
-    "job_workflow_ref": "acme/shop/.github/workflows/release.yml@refs/heads/main",
-}
+WORKFLOW = {"repository": "acme/shop", "environment": "production"}
+WORKFLOW["job_workflow_ref"] = "acme/shop/.github/workflows/release.yml@refs/heads/main"
 GITHUB_ACTIONS = {"sub": "repo:acme/shop:environment:production", "aud": URL, **WORKFLOW}
 SPIFFE = {"sub": "spiffe://acme.example/desk", "aud": [URL], "iss": None}
 CLIENT_CREDENTIALS = {"sub": "desk-client", "client_id": "desk-client", "aud": URL, "scope": "agent"}
@@ -55,10 +52,8 @@ async def world(tmp_path: Path, factory: node.TokenFactory) -> AsyncIterator[Wor
     """A service that trusts the factory twice: as an issuer, and as the keys of a trust domain."""
     rule = {"agent": "desk", "claims": {"sub": "spiffe://acme.example/desk"}}
     mesh = {"kind": "spiffe", "trust_domain": "acme.example", "jwks_url": f"{factory.issuer}/jwks"}
-    issuers = [
-        {"name": "platform", "issuer": factory.issuer, "agents": RULES, "max_age_s": 3600},
-        {"name": "mesh", **mesh, "agents": [rule]},
-    ]
+    platform = {"name": "platform", "issuer": factory.issuer, "agents": RULES, "max_age_s": 3600}
+    issuers = [platform, {"name": "mesh", **mesh, "agents": [rule]}]
     async with running(tmp_path / "data", trusted_issuers=issuers) as started:
         await started.operator("agent-enroll", {"name": "desk", "roles": ["support-agent"]})
         await started.operator("agent-enroll", {"name": "other"})

@@ -34,7 +34,7 @@ from countersign.manifests.drafts import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.conventions.repository import ROOT
-from tests.fakes.desk import notes_database
+from tests.fakes.desk import agent_environment, notes_database
 from tests.fakes.local_service import WarmService
 from tests.fakes.mcp_bank import mcp_manifests
 
@@ -77,10 +77,8 @@ def _closed_browsers() -> Iterator[None]:
 
 
 ORDER = ("Order", "order_id")
-VOIDED: dict[str, Any] = {
-    "compensate": "void",
-    "compensation_map": {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
-}
+_UNDO = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+VOIDED: dict[str, Any] = {"compensate": "void", "compensation_map": _UNDO}
 
 
 class Tools:
@@ -218,13 +216,8 @@ class Office:
     @property
     def environment(self) -> dict[str, str]:
         """What an agent's own process is given."""
-        return {
-            "COUNTERSIGN_URL": self.settings.url,
-            "COUNTERSIGN_AGENT": self.settings.agent,
-            "COUNTERSIGN_KEY": str(self.settings.key_path),
-            "COUNTERSIGN_JOURNAL": str(self.settings.journal_path),
-            "COUNTERSIGN_ALLOW_DEV": "1",
-        }
+        more = {"COUNTERSIGN_JOURNAL": str(self.settings.journal_path), "COUNTERSIGN_ALLOW_DEV": "1"}
+        return agent_environment(self.settings) | more
 
     def elsewhere(self, **changes: Any) -> Runtime:
         """Another process of the same agent; with its own journal, another host."""

@@ -16,6 +16,7 @@ import pytest
 
 from examples.local_service import free_port
 from tests.fakes import warm
+from tests.fakes.desk import agent_environment
 from tests.fakes.local_service import WarmService
 from tests.fakes.sitting import PATHS
 
@@ -164,11 +165,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     paths = {"PYTHONPATH": PATHS}
     with WarmService(folder / "service", folder / "bundle", port=free_port(), environment=paths) as service:
         settings = service.enroll("my-agent", "none")
-        yield {
-            "COUNTERSIGN_URL": settings.url,
-            "COUNTERSIGN_AGENT": settings.agent,
-            "COUNTERSIGN_KEY": str(settings.key_path),
-        }
+        yield agent_environment(settings)
 
 
 def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess.CompletedProcess[str]:

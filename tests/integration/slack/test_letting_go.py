@@ -270,8 +270,6 @@ async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Off
         outbox.enqueue_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
 
     await office.world.service.db.write(lambda tx: ensure_place(tx, place))
-    await one_into_the_other(
-        office,
-        *((want, delete_expired_slack_rows) if first == "wanted" else (delete_expired_slack_rows, want)),
-    )
+    units = (want, delete_expired_slack_rows)
+    await one_into_the_other(office, *(units if first == "wanted" else units[::-1]))
     assert len(await office.find(SlackPlaceRow, place=place)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -41,10 +42,8 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
     ]
     before = refused()
     with capture_logs() as output:
-        answers = [
-            await office.world.http.post("/slack/events", content=body, headers=headers)
-            for body, headers in bodies
-        ]
+        post = partial(office.world.http.post, "/slack/events")
+        answers = [await post(content=body, headers=headers) for body, headers in bodies]
     assert [answer.status_code for answer in answers] == [401, 401, 401, 401, 400, 413]
     assert refused() - before == 6
     lines = [one for one in output if one["event"] == "slack_delivery_refused"]
