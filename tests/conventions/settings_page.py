@@ -72,9 +72,7 @@ def _sections() -> list[tuple[str, list[str]]]:
     for line in inspect.getsource(settings.Settings).splitlines():
         if heading := re.match(r"    # -- (.+?) -+$", line):
             sections.append((heading[1].partition(": docs/")[0].capitalize(), []))
-        elif (name := line.strip().partition(":")[0]) in Settings.model_fields and line.startswith(
-            "    " + name
-        ):
+        elif (name := line.strip().partition(":")[0]) in Settings.model_fields and re.match(r"    \w", line):
             sections[-1][1].append(name)
     return sections
 

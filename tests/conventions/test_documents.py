@@ -156,9 +156,10 @@ def test_every_command_in_the_documents_exists() -> None:
     assert [f"{place}: {line}: {fault}" for place, line in found if (fault := fault_in_command(line))] == []
 
 
-@pytest.mark.parametrize(
-    "line", ["make coffee", "policy-service brew", "countersign tools --brew", "sudo make me"]
-)
+MADE_UP = ["make coffee", "policy-service brew", "countersign tools --brew", "sudo make me"]
+
+
+@pytest.mark.parametrize("line", MADE_UP)
 def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
     assert fault_in_command(line)
 

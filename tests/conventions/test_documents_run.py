@@ -148,11 +148,8 @@ def test_the_first_example_is_short_and_shows_undo_and_gate(reader: dict[str, st
     assert len(lines) <= 15
     refused = script_of("README.md")
     end = "    finally:\n     print(stock.snapshot()); raise SystemExit\n    print("
-    for was, becomes in (
-        ("cus_1001", "cus_1003"),
-        ("    with t", "    try:\n     with t"),
-        ("    print(", end),
-    ):
+    changes = [("cus_1001", "cus_1003"), ("    with t", "    try:\n     with t"), ("    print(", end)]
+    for was, becomes in changes:
         refused = refused.replace(was, becomes)
     assert run(refused, reader, tmp_path).stdout == "{'cups': 3}\n"
 

@@ -207,12 +207,7 @@ def _is_ephemeral(message: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def local_slack(
-    folder: Path,
-    *,
-    request_url: str | None = None,
-    mode: Mode = "events",
-) -> Iterator[SlackServer]:
+def local_slack(folder: Path, *, request_url: str, mode: Mode = "events") -> Iterator[SlackServer]:
     """A workspace with the app of the tests."""
     program = require("local-slack", _PROGRAM if _PROGRAM.exists() else None, WAY_TO_GET)
     app = App(mode, request_url=request_url)

@@ -192,9 +192,9 @@ class Tools:
             self.act({"order_id": order_id, "amount_cents": amount_cents})
             return f"r-{order_id}"
 
-        @tool(
-            "invoice", resource=("Order", "order_id"), idempotent=True, timeout_seconds=1, registry=registry
-        )
+        more: dict[str, Any] = {"timeout_seconds": 1, "registry": registry}
+
+        @tool("invoice", resource=("Order", "order_id"), idempotent=True, **more)
         def invoice(order_id: str) -> str:
             """Send an invoice; the same call key sends it once."""
             self.act({"order_id": order_id})
@@ -231,9 +231,7 @@ class Tools:
             paid = [one for one in lines(self.folder / "world.jsonl") if one["call_key"] == key]
             return Happened(f"p-{paid[0]['args']['order_id']}") if paid else DidNotHappen()
 
-        @tool(
-            "pay", resource=("Order", "order_id"), probe="find_payment", timeout_seconds=1, registry=registry
-        )
+        @tool("pay", resource=("Order", "order_id"), probe="find_payment", **more)
         def pay(order_id: str) -> str:
             """Pay for an order; the bank can be asked whether it has."""
             self.act({"order_id": order_id})

@@ -37,6 +37,9 @@ class Death:
         return f"{self.phase} {self.point} #{self.nth}"
 
 
+Act = Callable[..., Any]
+
+
 class Passing:
     """Counts and writes down the points as they are passed, and ends the process at one of them."""
 
@@ -143,9 +146,7 @@ def _watch_files(sites: dict[str, list[Site]], passing: Passing) -> None:
                     setattr(module, name, _watched_call(vars(module)[name], sites, passing))
 
 
-def _watched_call(
-    act: Callable[..., Any], sites: dict[str, list[Site]], passing: Passing
-) -> Callable[..., Any]:
+def _watched_call(act: Act, sites: dict[str, list[Site]], passing: Passing) -> Act:
     @functools.wraps(act)
     def watched(*args: Any, **kwargs: Any) -> Any:
         point = _name(sites, sys._getframe(1))
@@ -204,9 +205,7 @@ def _journaled(unit: Any, point: str, passing: Passing) -> Iterator[Any]:
     passing("after", point)
 
 
-def _watched_tool(
-    call: Callable[..., Any], sites: dict[str, list[Site]], passing: Passing
-) -> Callable[..., Any]:
+def _watched_tool(call: Act, sites: dict[str, list[Site]], passing: Passing) -> Act:
     def watched(self: Any, fn: Any, kwargs: Any, timeout_seconds: float | None) -> Any:
         point = _name(sites, sys._getframe(1)) or "?"
 
@@ -222,7 +221,7 @@ def _watched_tool(
     return watched
 
 
-def _watched_request(send: Callable[..., Any], point: str, passing: Passing) -> Callable[..., Any]:
+def _watched_request(send: Act, point: str, passing: Passing) -> Callable[..., Any]:
     assert inspect.iscoroutinefunction(send)
 
     @functools.wraps(send)
@@ -235,7 +234,7 @@ def _watched_request(send: Callable[..., Any], point: str, passing: Passing) -> 
     return watched
 
 
-def _watched_live(act: Callable[..., Any], point: str, passing: Passing) -> Callable[..., Any]:
+def _watched_live(act: Act, point: str, passing: Passing) -> Callable[..., Any]:
     @functools.wraps(act)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         nothing = not point.endswith(".run") and not self

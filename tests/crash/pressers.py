@@ -85,9 +85,7 @@ def is_let_in_no_more(story: Story) -> None:
     happened(story, refund=1)
 
 
-def _until_noted(
-    story: Story, act: Callable[[], Coroutine[Any, Any, object]], noted: Callable[[Connection], object]
-) -> None:
+def _until_noted(story: Story, act: Callable[[], Any], noted: Callable[[Connection], object]) -> None:
     """Do it, and again where the service died under it: a person presses again, and Slack repeats an event."""
     for _ in range(3):
         story.serve()

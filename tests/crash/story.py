@@ -40,6 +40,7 @@ from tests.crash.children import Command, ServiceChild, run_agent, run_command
 from tests.crash.dying import Death
 from tests.crash.invariants import Evidence, breaches
 from tests.fakes.desk import changed, notes_database, write_key
+from tests.fakes.operated import environment
 from tests.fakes.world import fresh_data
 
 T = TypeVar("T")
@@ -164,15 +165,9 @@ class Story:
     @property
     def env(self) -> dict[str, str]:
         """The settings of the service."""
-        return {
-            "COUNTERSIGN_DATA_DIR": str(self.data),
-            "COUNTERSIGN_BUNDLE_DIR": str(self.bundle),
-            "COUNTERSIGN_PORT": str(self.port),
-            "COUNTERSIGN_PUBLIC_URL": self.url,
-            "COUNTERSIGN_DEV_SIGNIN": "true",
-            "COUNTERSIGN_DATABASE_URL": self.database_url,
-            **{f"COUNTERSIGN_{name}": value for name, value in (SWEEPS | self.more).items()},
-        }
+        more = {"PUBLIC_URL": self.url, "DATABASE_URL": self.database_url, **SWEEPS, **self.more}
+        more = {f"COUNTERSIGN_{name}": value for name, value in more.items()}
+        return environment(self.data, self.bundle, self.port, **more)
 
     def _death_of(self, side: str) -> Death | None:
         return self.death if side == self.side and not self.died else None
@@ -241,9 +236,7 @@ class Story:
 
     # ---------------------------------------------------------------------------------------------- the agent
 
-    def live(
-        self, flow: str, key: str = "", *, dies: Death | None = None, wait: float = 0.0
-    ) -> dict[str, Any]:
+    def live(self, flow: str, key: str = "", *, dies: Death | None = None, wait: float = 0) -> dict[str, Any]:
         """One life of the agent, and further ones while somebody died under it. `dies` is part of the story."""
         until = time.monotonic() + PATIENCE_S
         while True:

@@ -28,16 +28,8 @@ from tests.fakes.service_http import Face, serving
 OPEN_ENDS = {"redeemed", "firing"}
 SPENT = {EffectState.REDEEMED, EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED}
 HERE_IT_MATTERS = (
-    "after durable commit",
-    "after POST",
-    "before refund:",
-    "after refund:",
-    "before void:",
-    "after void:",
-    "before live",
-    "after live",
-    "after file",
-    "after save",
+    *("after durable commit", "after POST", "before refund:", "after refund:", "before void:", "after void:"),
+    *("before live", "after live", "after file", "after save"),
 )
 """Enough for every day; `make test-long` dies at every point there is."""
 
@@ -49,15 +41,11 @@ PATIENCE_S = 60.0  # for what has to come about, never for time to pass
 DATABASE = "journals.url"  # next to the stages, where their journals share one database
 
 pytestmark = pytest.mark.timeout(900)  # a hundred processes on a busy machine
+POSTGRES = pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")])
 EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
-    ]
-)
+@pytest.fixture(params=["sqlite", POSTGRES])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Which engine the journals of a sweep are on."""
     if request.param == "postgresql":

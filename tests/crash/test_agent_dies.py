@@ -18,12 +18,9 @@ EVERY_DAY = {
     ("sqlite", "journal.effects:EffectLog.write", "before"),
 }
 ON_POSTGRESQL = (
-    "service.client.Service.submit",
-    "service.client.Service.redeem",
-    "service.client.Service.report",
+    *(f"service.client.Service.{verb}" for verb in ("submit", "redeem", "report")),
+    *(f"journal.effects:EffectLog.{verb}" for verb in ("begin", "write")),
     "commit.executor:EffectExecutor._call",
-    "journal.effects:EffectLog.begin",
-    "journal.effects:EffectLog.write",
 )
 """The SDK does not know which database the service has; a few are tried on the other one as well."""
 SQLITE = [point for point in agent_points() if point not in AGENT_NEVER]

@@ -29,12 +29,13 @@ from tests.crash.forking import forked
 from tests.crash.in_a_task import ISOLATIONS, Run
 from tests.crash.programs import FAILING, FILE, Act, Meant, booking, empty_books, lines_in, rows_in
 from tests.crash.reckoning import IN_FORCE, Account, account_of, done_forward, require_true
-from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, Stage, staged
+from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, POSTGRES, Stage, staged
 
 NUMBERS = {"t-1": 1, "t-2": 2, "t-3": 3}
 TURNED_AWAY = {"IsolationConflict", "ResourceBusy"}  # nothing of it remains, because another one was first
 _runs = st.builds(Run, key=st.sampled_from([*NUMBERS]), isolation=st.sampled_from([*ISOLATIONS]))
-Said = list[dict[str, Any]]
+Json = dict[str, Any]
+Said = list[Json]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 
 PLACES = [
@@ -88,9 +89,7 @@ class Rivals(RuleBasedStateMachine):
         there=st.lists(_runs, max_size=2),
         others=ENDS,
     )
-    def compete(
-        self, here: list[Run], ends: dict[str, Any], there: list[Run], others: dict[str, Any]
-    ) -> None:
+    def compete(self, here: list[Run], ends: Json, there: list[Run], others: Json) -> None:
         """Some in tasks of one process, some in those of another."""
         runs = [*here, *there]
         before = {key: self.account(key).state for key in NUMBERS}
@@ -214,9 +213,7 @@ class Rivals(RuleBasedStateMachine):
         return ["row"] * len(rows) + ["line"] * lines.count(NUMBERS[key])
 
 
-@pytest.mark.parametrize(
-    "journals", ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
-)
+@pytest.mark.parametrize("journals", ["sqlite", POSTGRES])
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_rivals_lose_nothing_and_end_as_reported(journals: str, request: pytest.FixtureRequest) -> None:

@@ -51,9 +51,8 @@ async def message_of(slack: SlackServer, review: str, says: str = "") -> str:
 
     async def there() -> str:
         for one in await slack.messages(APPROVALS):
-            if str(one["blocks"][0].get("block_id")).startswith(f"cs/{review}/") and says in words(
-                one["blocks"]
-            ):
+            block = str(one["blocks"][0].get("block_id"))
+            if block.startswith(f"cs/{review}/") and says in words(one["blocks"]):
                 return str(one["ts"])
         return ""
 
@@ -65,10 +64,8 @@ async def visit(folder: Path, to: Path) -> None:
     bundle = northwind.bundle(folder / "policies")
     more = {"clock": Quick(), "providers": (PROVIDER,), "app": {"digest_above": 100}}
     with failing_slack(folder, mode="socket") as (slack, faults):
-        async with (
-            opened(folder, slack, faults, bundle, ways=("app",), **more) as office,
-            async_playwright() as by,
-        ):
+        office_of = opened(folder, slack, faults, bundle, ways=("app",), **more)
+        async with office_of as office, async_playwright() as by:
             story = Afternoon(office.world)
             await story.happen()
             await story.stage("refused", "ship-bot", ("deploy", deploy("4.17.9", traffic_percent=50)))

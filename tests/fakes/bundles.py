@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import AgentPrincipal, Facts, PolicyRequest
+from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pdp.engine import decide
@@ -123,9 +123,7 @@ class BundleFolder:
             return [str(problem) for problem in error.problems]
         return []
 
-    def question(
-        self, args: Any, *, tool: str = "pay", facts: Facts | None = None, **changes: Any
-    ) -> PolicyRequest:
+    def question(self, args: Any, *, tool: str = "pay", facts: Any = None, **changes: Any) -> PolicyRequest:
         """A question about a call of `pay`, with the facts the bundle has for it."""
         bundle = self.load()
         agent = changes.pop("agent", AgentPrincipal("robot"))

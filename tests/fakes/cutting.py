@@ -79,9 +79,7 @@ class Program:
             **options,
         )
 
-    def cut(
-        self, messages: Sequence[Message], *script: Any, key: str, hears: int | None = None
-    ) -> list[Message]:
+    def cut(self, messages: list[Message], *script: Any, key: str, hears: int | None = None) -> list[Message]:
         """Cut by its model's vendor or its policy, or killed as it hears so many messages; answers what it has then."""
         heard: list[Message] = []
 

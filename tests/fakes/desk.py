@@ -175,6 +175,10 @@ def refund_tool(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[st
     return refund
 
 
+def _of_order(desk: Desk) -> dict[str, Any]:
+    return {"resource": ("Order", "order_id"), "registry": desk.registry}
+
+
 def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[str, str]]]:
     """A charge that `void` takes back, with the charge's result."""
 
@@ -183,13 +187,9 @@ def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[s
         """Take a charge back."""
         desk.act("void", charge_id, amount_cents)
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
-        registry=desk.registry,
-    )
+    undo: Any = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+
+    @tool("charge", compensate="void", compensation_map=undo, **_of_order(desk))
     def charge(order_id: str, amount_cents: int) -> dict[str, str]:
         """Charge an order."""
         desk.act("charge", order_id, amount_cents)
@@ -203,13 +203,7 @@ def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[s
 def charge_undone_by_void(desk: Desk) -> Callable[[str], Placeholder[dict[str, str]]]:
     """A charge alone: the test's own tool of that name takes it back, with the charge's result."""
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id"},
-        registry=desk.registry,
-    )
+    @tool("charge", compensate="void", compensation_map={"charge_id": "result:/charge_id"}, **_of_order(desk))
     def charge(order_id: str) -> dict[str, str]:
         """Charge an order."""
         desk.act("charge", order_id)

@@ -26,18 +26,16 @@ def person(name: str) -> str:
 def gate(name: str, groups: str, when: str = "true", action: str = "pay", **annotations: str) -> str:
     """One gate as its author writes it."""
     extra = " ".join(f'@{key}("{value}")' if value else f"@{key}" for key, value in annotations.items())
-    return (
-        f'@id("{name}") @approval("{groups}") {extra}\n'
-        f'forbid (principal, action == Action::"{action}", resource) when {{ {when} }};\n'
-    )
+    return f'@id("{name}") @approval("{groups}") {extra}\n{_forbid(action, when)}'
 
 
 def plain_forbid(name: str, when: str = "true", action: str = "pay") -> str:
     """One rule no vote can lift."""
-    return (
-        f'@id("{name}") @doc("{name} says no")\n'
-        f'forbid (principal, action == Action::"{action}", resource) when {{ {when} }};\n'
-    )
+    return f'@id("{name}") @doc("{name} says no")\n{_forbid(action, when)}'
+
+
+def _forbid(action: str, when: str) -> str:
+    return f'forbid (principal, action == Action::"{action}", resource) when {{ {when} }};\n'
 
 
 LARGE = gate("large", "finance", "context.input.amount > 100")

@@ -42,22 +42,19 @@ ROWS = (
 
 def page(**changes: Any) -> PoliciesPage:
     """The page; a test says what differs."""
+    week, bad = NOW - timedelta(days=7), hexed("bad")[:40]
+    counts = {"tools": 2, "policies": len(ROWS), "gates": 2, "cases": 214}
+    nothing_wrong: dict[str, Any] = {"head": None, "why": None, "problems": (), "failed_at": None}
     force = ActiveBundleInfo(
+        **counts,
+        **nothing_wrong,
         digest=hexed("bundle"),
         commit=COMMIT,
         origin="git.example/acme/policies main",
         author=INGRID,
         subject="Ask finance from $50, not $75",
-        written_at=NOW - timedelta(days=7),
-        since=NOW - timedelta(days=7),
-        tools=2,
-        policies=len(ROWS),
-        gates=2,
-        head=None,
-        why=None,
-        problems=(),
-        failed_at=None,
-        cases=214,
+        written_at=week,
+        since=week,
         cases_say="cases, all pass",
         warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; it can never be met",),
     )
@@ -65,7 +62,6 @@ def page(**changes: Any) -> PoliciesPage:
         ToolRow("refund_payment", "Refund a payment", "medium", hexed("refund"), ()),
         ToolRow("send_campaign", "Send a campaign", "high", hexed("mail"), ("attachments", "to")),
     )
-    week, bad = NOW - timedelta(days=7), hexed("bad")[:40]
     refusal = "does not load: refunds.cedar:12"
     events = (
         BundleEvent(week, "activated", COMMIT, "", INGRID, "Ask finance from $50, not $75"),

@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from policy_service.domain.policy_request import AgentPrincipal, Facts, PolicyRequest
-from tests.fakes.bundles import BundleFolder, pay_manifest
+from tests.fakes.bundles import BundleFolder, facts_of, pay_manifest
 
 CASES: Final = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 400
 """How many questions a comparison of two ways to decide asks; `make test-long` asks the larger number."""
 
-FACTS = (
-    '[entities.Account.attributes]\nlimit = "Long"\n[[source]]\nname = "s"\nkind = "file"\nfile = "facts/s.json"\n'
-    'entity = "Account"\n'
-)
+FACTS = facts_of("Account", "facts/s.json", limit="Long")
 LIMITS = {"a1": {"limit": 10}, "a2": {"limit": 2**53 - 1}}
 TOOLS = {"pay": ["writes", "money"], "refund": ["writes"], "look_up": []}
 

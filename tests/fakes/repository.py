@@ -7,12 +7,9 @@ import subprocess
 from pathlib import Path
 
 ENVIRONMENT = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_SYSTEM": os.devnull,
-    "GIT_AUTHOR_NAME": "Maya",
-    "GIT_AUTHOR_EMAIL": "maya@example.com",
-    "GIT_COMMITTER_NAME": "Maya",
-    "GIT_COMMITTER_EMAIL": "maya@example.com",
+    **dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull),
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "Maya"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "maya@example.com"),
 }
 
 

@@ -153,6 +153,10 @@ def amounts(tool: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]
     return Verdict.REVIEW if cents > 5_000 else Verdict.RELEASE
 
 
+def _members(of: object, names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names.split()}
+
+
 class FakeService:
     """The service's mind. Every verb takes the caller's agent name and key id."""
 
@@ -365,17 +369,9 @@ class FakeService:
         resource = manifest.resource_of(one.args) if manifest else Resource("Unknown", "unknown")
         if manifest and one.resource not in {None, resource}:
             raise Refused(422, ErrorCode.RESOURCE_MISMATCH)
-        effect = Effect.stage(
-            agent=agent,
-            txn=txn,
-            call_key=key,
-            seq=seq,
-            tool=one.tool,
-            tool_digest=one.tool_digest,
-            resource=resource,
-            args=one.args,
-            compensation=self._compensation_rule(manifest),
-        )
+        named = {"agent": agent, "txn": txn, "call_key": key, "seq": seq, "resource": resource}
+        undo = self._compensation_rule(manifest)
+        effect = Effect.stage(**named, **_members(one, "tool tool_digest args"), compensation=undo)
         verdict, reasons = self._decide(one.tool, one.tool_digest, one.args)
         may_fail = manifest is not None and manifest.may_fail
         return Held(effect, VERDICTS[verdict], verdict, reasons, may_fail=may_fail)
@@ -456,23 +452,22 @@ class FakeService:
         now, jti = int(self._now()), secrets.token_urlsafe(16)
         one.jtis.add(jti)
         claims = ReleaseClaims(
-            iss=self.iss,
-            aud=revision.agent,
-            sub=revision.agent,
-            iat=now,
+            **self._issued(revision, kid),
             nbf=now,
             exp=now + RELEASE_SECONDS,
             jti=jti,
-            txn=revision.txn,
-            txn_digest=revision.digest,
-            epoch=self.epoch,
-            cnf_jkt=kid,
             detail=EffectDetail.of(one.effect),
             decision=self._decision_claims(one),
             kind="compensate" if compensates else "effect",
             compensates=compensates,
         )
         return self.sign(claims.to_claims(), TYP_RELEASE)
+
+    def _issued(self, revision: Revision, kid: str) -> dict[str, Any]:
+        """The claims that releases and receipts share."""
+        party = dict.fromkeys(("aud", "sub"), revision.agent)
+        of = {"txn": revision.txn, "txn_digest": revision.digest, "cnf_jkt": kid}
+        return {"iss": self.iss, "iat": int(self._now()), "epoch": self.epoch, **party, **of}
 
     def _decision_claims(self, one: Held) -> DecisionClaims:
         return DecisionClaims(
@@ -501,16 +496,9 @@ class FakeService:
             jti = None if renewed else next(iter(one.jtis), None)
             effects.append(ReceiptEffect(one.effect.effect_id, one.effect.digest, jti))
         claims = ReceiptClaims(
-            iss=self.iss,
-            aud=revision.agent,
-            sub=revision.agent,
-            iat=now,
+            **self._issued(revision, kid),
             fire_by=now + self.fire_seconds,
-            epoch=self.epoch,
-            txn=revision.txn,
-            txn_digest=revision.digest,
             attempt=attempt or revision.attempt or "",
-            cnf_jkt=kid,
             effects=tuple(effects),
             kind="compensate" if compensating else "effect",
         )
@@ -620,11 +608,7 @@ class FakeService:
         self, revision: Revision, *, releases: Iterable[str] = (), receipt: str | None = None
     ) -> TransactionView:
         return TransactionView(
-            txn=revision.txn,
-            rev=revision.rev,
-            state=revision.state,
-            agent=revision.agent,
-            run_key=revision.run_key,
+            **_members(revision, "txn rev state agent run_key"),
             txn_digest=revision.digest,
             aud=revision.agent,
             submitted_at=self._at(),
@@ -635,26 +619,16 @@ class FakeService:
         )
 
     def _effect_view(self, one: Held) -> EffectView:
-        effect = one.effect
+        effect, undo = one.effect, one.compensation
+        undoing = CompensationRef(effect_id=undo.effect.effect_id, state=undo.state) if undo else None
         return EffectView(
-            effect_id=effect.effect_id,
-            seq=effect.seq,
-            tool=effect.tool,
-            tool_digest=effect.tool_digest,
-            resource=effect.resource,
-            args_digest=effect.args_digest,
+            **_members(effect, "effect_id seq tool tool_digest resource args_digest call_key args"),
             effect_digest=effect.digest,
-            call_key=effect.call_key,
             state=one.state,
-            args=effect.args,
             decision=self._decision(one.verdict, one.reasons),
             review=self._review(one) if one.verdict is Verdict.REVIEW else None,
-            outcome=None
-            if one.outcome is None
-            else OutcomeView(outcome=one.outcome, at=self._at(), error=one.error),
-            compensation=None
-            if one.compensation is None
-            else CompensationRef(effect_id=one.compensation.effect.effect_id, state=one.compensation.state),
+            outcome=OutcomeView(outcome=one.outcome, at=self._at(), error=one.error) if one.outcome else None,
+            compensation=undoing,
         )
 
     def _decision(self, verdict: Verdict, reasons: tuple[Reason, ...]) -> DecisionView:

@@ -206,9 +206,8 @@ class SlackFaults:
     async def _ask(self, request: web.Request, call: Call, body: bytes) -> Json:
         headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
         url = f"{self.slack}/api/{call.method}"
-        async with self._http.request(
-            request.method, url, params=request.query, data=body, headers=headers
-        ) as answer:
+        ask = self._http.request(request.method, url, params=request.query, data=body, headers=headers)
+        async with ask as answer:
             said: Json = await answer.json()
         if call.method == "apps.connections.open" and said["ok"]:
             said["url"] = f"ws{self.url.removeprefix('http')}/socket/{said['url'].rpartition('/')[2]}"

@@ -91,9 +91,7 @@ class Relay:
         if acked and not acked.done():
             acked.set_result(said)
 
-    async def _from_slack(
-        self, upstream: aiohttp.ClientWebSocketResponse, service: web.WebSocketResponse
-    ) -> None:
+    async def _from_slack(self, upstream: Any, service: web.WebSocketResponse) -> None:
         async with asyncio.TaskGroup() as playing:  # a late one delays no other
             async for frame in upstream:
                 said = json.loads(frame.data)

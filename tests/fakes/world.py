@@ -136,9 +136,7 @@ class Agent:
         self.nonce = answer.headers.get("agent-nonce", self.nonce)
         return answer
 
-    async def submit(
-        self, *effects: dict[str, Any], run_key: str = "run-1", **members: Any
-    ) -> httpx2.Response:
+    async def submit(self, *effects: Any, run_key: str = "run-1", **members: Any) -> httpx2.Response:
         """Submit a transaction under a fresh idempotency key, unless the caller names one."""
         headers = {"Idempotency-Key": members.pop("idempotency_key", uuid4().hex)}
         if "wait" in members:

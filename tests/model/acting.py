@@ -23,6 +23,10 @@ TOOLS = st.one_of(*[st.lists(MINE, min_size=1, max_size=3)] * 6, st.just(["ship"
 OUTCOMES = st.sampled_from([E.FIRED, E.FIRED, E.FIRED, E.FAILED, E.UNUSED, E.UNKNOWN])
 
 
+def _attempts(machine: Any) -> Any:
+    return machine.book.attempts
+
+
 class AgentsAct(Protocol):
     """Submit, release, redeem, renew, fire, report, compensate, withdraw."""
 
@@ -78,9 +82,7 @@ class AgentsAct(Protocol):
         )  # fmt: skip
         self._submit(self.submissions[-1])
 
-    @may(
-        pick=PICK, how=st.sampled_from(["same request", "new key", "new key", "other body", "other attempt"])
-    )
+    @may(pick=PICK, how=st.sampled_from(["same request", *["new key"] * 2, "other body", "other attempt"]))
     def submit_again(self, pick: int, how: str) -> None:
         """What was sent before, once more."""
         if not self.submissions:
@@ -181,12 +183,7 @@ class AgentsAct(Protocol):
         if self._release(txn, whose, txn.rev):
             self._redeem(self.batches[-1], whose, self.fresh("attempt"))
 
-    @may(
-        when=lambda self: self.book.attempts,
-        pick=PICK,
-        some=st.lists(PICK, min_size=1, max_size=3),
-        other=st.integers(0, 9),
-    )
+    @may(when=_attempts, pick=PICK, some=st.lists(PICK, min_size=1, max_size=3), other=st.integers(0, 9))
     def renew(self, pick: int, some: list[int], other: int) -> None:
         """More time to fire."""
         attempt = self._attempt(pick)
@@ -260,9 +257,7 @@ class AgentsAct(Protocol):
             reported.append((effect, to, result > 0 and to is E.FIRED))
         self._report(attempt, reported, attempt.party)
 
-    @may(
-        when=lambda self: self.book.attempts, pick=PICK, which=PICK, outcome=OUTCOMES, other=st.integers(0, 9)
-    )
+    @may(when=_attempts, pick=PICK, which=PICK, outcome=OUTCOMES, other=st.integers(0, 9))
     def report_anything(self, pick: int, which: int, outcome: E, other: int) -> None:
         """Reports come late, again, in contradiction, and from those they are not expected of."""
         attempt = self._attempt(pick)

@@ -16,6 +16,7 @@ E, T = EffectState, TxnState
 FIRE_WINDOW = 30
 TOKEN_LIFE = 120
 GRACE = 60  # outcome_grace_s, where a manifest names no timeout
+Calls, Tokens = tuple[Call, ...], Sequence[Token]
 AUDIENCES = {"ship": "warehouse"}
 
 
@@ -62,7 +63,7 @@ def args_of(call: Call) -> dict[str, object]:
 
 
 def submit(
-    book: Book, agent: str, key: str, run_key: str, calls: tuple[Call, ...], idem: str, attempt: str | None
+    book: Book, agent: str, key: str, run_key: str, calls: Calls, idem: str, attempt: str | None
 ) -> Answer:
     """Stage these calls under this run key."""
     versions = book.bundle.versions
@@ -87,7 +88,7 @@ def submit(
 
 
 def _submitted(
-    book: Book, agent: str, run_key: str, calls: tuple[Call, ...], aud: str, idem: str, attempt: str | None
+    book: Book, agent: str, run_key: str, calls: Calls, aud: str, idem: str, attempt: str | None
 ) -> tuple[Transaction, bool]:
     txn_id = names.txn_id(agent=agent, run_key=run_key)
     asked = (run_key, calls, attempt)
@@ -131,9 +132,7 @@ def _supersede(book: Book, head: Transaction) -> None:
     head.state = T.ENDED
 
 
-def _revision(
-    book: Book, agent: str, run_key: str, txn_id: str, calls: tuple[Call, ...], aud: str
-) -> Transaction:
+def _revision(book: Book, agent: str, run_key: str, txn_id: str, calls: Calls, aud: str) -> Transaction:
     effects = []
     for call in calls:
         key = names.call_key(agent=agent, run_key=run_key, tool=call.tool, args=args_of(call), n=call.n)
@@ -221,9 +220,7 @@ def redeem(book: Book, party: str, key: str, tokens: Sequence[Token], name: str)
     return Answer(200, txn, attempt=_spend(book, txn, effects, party, name))
 
 
-def _may_redeem(
-    book: Book, party: str, key: str, tokens: Sequence[Token]
-) -> tuple[Transaction, list[Effect]]:
+def _may_redeem(book: Book, party: str, key: str, tokens: Tokens) -> tuple[Transaction, list[Effect]]:
     """The whole list in force these tokens are for, unspent, none of it stopped."""
     if any((token.aud, token.key) != (party, key) for token in tokens):
         raise Refused(403, "not_redeemer")

@@ -33,9 +33,8 @@ def vote(
         return review.state, False
     if verdict == "deny" and not reason:
         raise Refused(400, "reason_required")
-    if not any(
-        (v.person, v.verdict, v.late, v.revoked) == (who, verdict, False, False) for v in review.votes
-    ):
+    mine = (who, verdict, False, False)
+    if mine not in [(v.person, v.verdict, v.late, v.revoked) for v in review.votes]:
         review.votes.append(Vote(who, verdict, late=False))
     if verdict == "deny":
         book.end(txn, effect, E.DENIED)
@@ -125,11 +124,8 @@ def activate(book: Book, bundle: Bundle) -> None:
 def sweep(book: Book) -> None:
     """What the timers do, in their order."""
     for txn, effect in sorted(_all(book), key=lambda row: (_due(row[1]), row[1].id)):
-        if (
-            effect.review is not None
-            and effect.review.state == "open"
-            and book.now >= effect.review.answer_by
-        ):
+        review = effect.review
+        if review is not None and review.state == "open" and book.now >= review.answer_by:
             book.end(txn, effect, E.EXPIRED)
     for txn in book.all_revisions():
         book.expire_if_over(txn)

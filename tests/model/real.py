@@ -168,14 +168,12 @@ class Real:
                 del self._visitors[who]
                 await self.visitor(who)
 
-    async def vote(
-        self, who: str, review_id: str, ballot: dict[str, Any], *, revoked: bool
-    ) -> httpx2.Response:
+    async def vote(self, who: str, review: str, ballot: dict[str, Any], *, revoked: bool) -> httpx2.Response:
         """Vote; whose session has ended meanwhile signs in again."""
         if LOST.get() is not None and not revoked:
             await self.look_in(who)
         visitor = await self.visitor(who)
-        path = f"/v1/reviews/{review_id}/votes"
+        path = f"/v1/reviews/{review}/votes"
         answer = await visitor.http.post(path, json=ballot, headers=visitor.headers())
         if answer.status_code == 401 and not revoked:
             del self._visitors[who]

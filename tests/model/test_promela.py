@@ -147,9 +147,10 @@ def test_larger_worlds_keep_the_invariants(spin: str, tmp_path: Path, flags: tup
     assert found.violated is None and found.complete, found.out
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[] if n in EVERY_DAY else [pytest.mark.long]) for n in FAULTS]
-)
+NUMBERS = [pytest.param(n, marks=[] if n in EVERY_DAY else [pytest.mark.long]) for n in FAULTS]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
 def test_each_fault_is_found_by_the_invariant_it_breaks(spin: str, tmp_path: Path, number: int) -> None:
     fault = FAULTS[number]
     level = "-O2" if LONG else "-O0"  # it is found at once, and compiling takes longer than looking

@@ -133,11 +133,7 @@ def _faults(source: str, function: FunctionNode) -> Iterator[tuple[str, str]]:
             if not _is_log(statement.value):
                 yield whole.text, "pass"
             continue  # arguments of a call are not changed
-        if (
-            isinstance(statement, ast.Return)
-            and statement.value is not None
-            and not _is_none(statement.value)
-        ):
+        if isinstance(statement, ast.Return) and not _is_none(statement.value):
             yield whole.text, "return None"
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add | ast.Sub):
             signs = ("+=", "-=") if isinstance(statement.op, ast.Add) else ("-=", "+=")
@@ -229,8 +225,8 @@ def _is_log(node: ast.expr) -> bool:
     )
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_none(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 def _text(source: str, node: FunctionNode) -> str:

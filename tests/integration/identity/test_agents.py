@@ -81,9 +81,7 @@ async def bring(
     return await world.http.post("/v1/agent-keys", content=raw, headers=headers)
 
 
-def timed(
-    claims: dict[str, Any], *, life: int = 600, ago: int = 0, at: float | None = None
-) -> dict[str, Any]:
+def timed(claims: dict[str, Any], *, life: int = 600, ago: int = 0, at: float = 0) -> dict[str, Any]:
     now = int(at or time.time()) - ago
     return {"iat": now, "exp": now + life, "nbf": now, **claims}
 

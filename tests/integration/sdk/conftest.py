@@ -165,9 +165,7 @@ class Office:
     tools: Tools
     runtime: Runtime
 
-    def refund(
-        self, key: str, amount: int = 90_000, runtime: Runtime | None = None, **how: Any
-    ) -> Transaction:
+    def refund(self, key: str, amount: int = 90_000, runtime: Any = None, **how: Any) -> Transaction:
         """A block with one refund: above 50.00 finance is asked, above 5,000.00 it is denied."""
         with transaction(key, runtime=runtime or self.runtime, **how) as txn:
             self.tools.refund("o-1", amount)

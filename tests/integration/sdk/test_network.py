@@ -37,10 +37,8 @@ TRANSACTIONS, KEYS, OUTCOMES = "/v1/transactions", "/.well-known", "/v1/outcomes
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flaky, PrivateKey]]:
     """The service behind the proxy, and the key of its one agent."""
     folder = tmp_path_factory.mktemp("line")
-    with (
-        Flaky() as proxy,
-        Listening(folder / "data", reviewed_bundle(folder), public_url=proxy.url) as service,
-    ):
+    bundle = reviewed_bundle(folder)
+    with Flaky() as proxy, Listening(folder / "data", bundle, public_url=proxy.url) as service:
         proxy.service = service.url.removeprefix("http://")
         yield proxy, service.do(lambda world: world.agent(AGENT)).key
 

@@ -39,6 +39,7 @@ from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, until, words
 
 pytestmark = pytest.mark.anyio
+Unit = Callable[[Tx], None]
 
 
 async def given_up(office: Office, place: str) -> DroppedPlace:
@@ -60,9 +61,7 @@ async def nothing_is_left(office: Office, *others: str) -> None:
     assert await office.find(OutboxRow, lane=lane_of("#payments"), state="waiting") == []
 
 
-async def one_into_the_other(
-    office: Office, first: Callable[[Tx], None], second: Callable[[Tx], None]
-) -> None:
+async def one_into_the_other(office: Office, first: Unit, second: Unit) -> None:
     """The second unit begins while the first one has not committed."""
     db = office.world.service.db
 

@@ -259,16 +259,8 @@ async def test_no_get_and_no_other_method_changes_anything(bank: Bank) -> None:
         return int(conn.execute(select(func.count()).select_from(table(AuditRow))).scalar_one())
 
     before = await bank.service.db.read(lines)
-    for path in (
-        "/",
-        "/policies",
-        review,
-        "/sign-in",
-        "/sign-in/dev",
-        "/sign-out",
-        "/theme",
-        f"{review}/votes",
-    ):
+    pages = ("/", "/policies", review, "/sign-in", "/sign-in/dev", "/sign-out", "/theme", f"{review}/votes")
+    for path in pages:
         for method in ("GET", "HEAD"):
             await bank.http.request(method, path, params=form, headers=cookie)
     for path in ("/", review, f"{review}/votes", "/sign-out"):

@@ -104,10 +104,8 @@ async def test_the_theme_is_kept_and_leads_back(bank: Bank) -> None:
         answer = await maya.send("/theme", theme="dark", back=back)
         assert answer.headers["location"] == ("/" if back in ELSEWHERE else back), back
     kept = answer.headers["set-cookie"].split(";")[0]
-    for theme, drawn in (
-        (kept, '<html lang="en" data-theme="dark">'),
-        ("countersign_dev_theme=x onload=1", "<html"),
-    ):
+    themes = [(kept, '<html lang="en" data-theme="dark">'), ("countersign_dev_theme=x onload=1", "<html")]
+    for theme, drawn in themes:
         text = (await bank.http.get("/", headers={"Cookie": f"{cookie}; {theme}"})).text
         holds(text, drawn, without=["onload=1"])
     assert (await maya.send("/theme", theme='"><b>', back="/")).status_code == 400
