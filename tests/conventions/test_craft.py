@@ -50,11 +50,8 @@ def test_no_module_is_a_book(folder: Path) -> None:
 
 def synchronous_routes(path: Path) -> list[str]:
     """Routes that are `def`: a thread for each request, ten times slower."""
-    return [
-        f"{path.name}:{function.lineno} {function.name}"
-        for function in functions(path)
-        if isinstance(function, ast.FunctionDef) and any(map(_is_route, function.decorator_list))
-    ]
+    sync = [one for one in functions(path) if isinstance(one, ast.FunctionDef)]
+    return [f"{path.name}:{one.lineno} {one.name}" for one in sync if any(map(_is_route, one.decorator_list))]
 
 
 def _is_route(decorator: ast.expr) -> bool:

@@ -23,17 +23,10 @@ HEAVY = set("fastapi starlette sqlalchemy sqlmodel cedarpy alembic uvicorn jinja
 # Declared and never imported by name: why it is there.
 LOADED_BY_OTHERS = {"python-multipart": "FastAPI reads forms with it"}
 
-COMES_WITH = {
-    "anyio": "fastapi",
-    "jsonschema": "mcp",
-    "markupsafe": "jinja2",
-    "pydantic_core": "pydantic",
-    "referencing": "jsonschema",
-    "requests": "opentelemetry-exporter-otlp-proto-http",
-    "starlette": "fastapi",
-    "typing_extensions": "pydantic",
-    "urllib3": "dulwich",
-}
+COMES_WITH = {"anyio": "fastapi", "starlette": "fastapi", "jsonschema": "mcp", "referencing": "jsonschema"}
+COMES_WITH |= {"markupsafe": "jinja2", "urllib3": "dulwich"}
+COMES_WITH |= dict.fromkeys(("pydantic_core", "typing_extensions"), "pydantic")
+COMES_WITH["requests"] = "opentelemetry-exporter-otlp-proto-http"
 
 
 @pytest.mark.parametrize("name", [*LOCKS, SEPARATE])

@@ -37,16 +37,9 @@ def _node(package: str) -> str:
 @contextmanager
 def group_of_its_own(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own: what it starts ends with it."""
-    process = subprocess.Popen(
-        command,
-        cwd=_HERE,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        **options,
-    )
+    pipe: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    options |= pipe | {"cwd": _HERE, "text": True, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    process = subprocess.Popen(command, **options)
     try:
         yield process
     finally:

@@ -59,17 +59,9 @@ def live(life: Life) -> None:
     _remember_answers(life.folder)
     registry = ToolRegistry()
     tools = Tools(life.folder, registry)
-    settings = Settings(
-        url=life.url,
-        agent=AGENT,
-        key_path=life.folder / "agent.pem",
-        journal_path=life.folder / "journal.db",
-        allow_dev=True,
-        retries=1,
-        retry_base_seconds=0.001,
-        retry_max_seconds=0.002,
-        connect_seconds=2.0,
-    )
+    quick: dict[str, Any] = {"retries": 1, "retry_base_seconds": 0.001, "retry_max_seconds": 0.002}
+    key, journal = life.folder / "agent.pem", life.folder / "journal.db"
+    settings = Settings(life.url, AGENT, key, journal, allow_dev=True, connect_seconds=2.0, **quick)
     with Runtime(settings, registry=registry) as runtime:
         said = VERBS[life.flow](runtime, life) if life.flow in VERBS else _step(life, runtime, tools)
     (life.folder / "result.json").write_text(json.dumps(said))

@@ -107,14 +107,8 @@ def run(life: Life) -> None:
     watch(points)
     registry = ToolRegistry()
     flow = _flow(life, registry)
-    settings = Settings(
-        url=life.url,
-        agent="support",
-        key_path=life.folder / "agent.pem",
-        journal_path=place_in(life.folder),
-        retry_base_seconds=0.001,
-        retry_max_seconds=0.002,
-    )
+    quick: dict[str, Any] = {"retry_base_seconds": 0.001, "retry_max_seconds": 0.002}
+    settings = Settings(life.url, "support", life.folder / "agent.pem", place_in(life.folder), **quick)
     with Runtime(settings, registry=registry) as runtime:
         if life.resumes:
             said = {"resumed": [one.after for one in resume(runtime)]}

@@ -245,11 +245,8 @@ def acknowledged_survives(seen: Evidence) -> Iterator[str]:
                 if "redeemed" in states:
                     yield f"the report that {one['effect_id'][:8]} is {one['outcome']} was taken and is lost"
     voted = {(row["sub"], row["review_id"]) for row in seen.rows(VoteRow)}
-    yield from (
-        f"the vote of {sub} on {review} is lost"
-        for sub, review in seen.votes_acknowledged
-        if (sub, review) not in voted
-    )
+    lost = [one for one in seen.votes_acknowledged if one not in voted]
+    yield from (f"the vote of {sub} on {review} is lost" for sub, review in lost)
 
 
 def one_line_for_each_transition(seen: Evidence) -> Iterator[str]:

@@ -50,13 +50,8 @@ PAY_ARGS: dict[str, Any] = {
 
 def pay_manifest(**changes: Any) -> dict[str, Any]:
     """The manifest of the one tool `pay`."""
-    return {
-        "tool": "pay",
-        "title": "Pay",
-        "args": PAY_ARGS,
-        "resource": {"type": "Account", "id": "/account"},
-        "sentence": "Pay {amount} to {account}",
-    } | changes
+    shown = {"tool": "pay", "title": "Pay", "sentence": "Pay {amount} to {account}"}
+    return shown | {"args": PAY_ARGS, "resource": {"type": "Account", "id": "/account"}} | changes
 
 
 def pay_args(**properties: Any) -> dict[str, Any]:

@@ -102,21 +102,19 @@ class Ears:
     def singing(self) -> list[str]:
         """Every canary that is heard where it may not be."""
         captured = self.capsys.readouterr()
-        everything = [
-            *self.heard,
-            Heard("the service's log", self.log.getvalue()),
-            Heard("stdout", captured.out),
-            Heard("stderr", captured.err),
-            Heard("metrics", metrics.render_metrics().decode()),
-            *(Heard(f"span {one.name}", one.to_json()) for one in self.spans.get_finished_spans()),
-        ]
+        outputs = {"the service's log": self.log.getvalue(), "stdout": captured.out, "stderr": captured.err}
+        outputs["metrics"] = metrics.render_metrics().decode()
+        spans = [Heard(f"span {one.name}", one.to_json()) for one in self.spans.get_finished_spans()]
+        everything = [*self.heard, *(Heard(*one) for one in outputs.items()), *spans]
         assert len(everything) > 5, "hardly anything was heard; the ears are closed"
-        return [
-            f"{name} in {one.where}: ...{_around(one.text, value)}..."
+        found = [
+            (one, name, value)
             for one in everything
             for name, value in self.canaries.items()
-            if value in one.text and not _allowed(name, one.where)
+            if value in one.text
         ]
+        found = [(one, name, value) for one, name, value in found if not _allowed(name, one.where)]
+        return [f"{name} in {one.where}: ...{_around(one.text, value)}..." for one, name, value in found]
 
     async def _hear(self, response: httpx2.Response) -> None:
         request = response.request

@@ -7,13 +7,8 @@ from typing import Any
 from countersign.catalogue import entry
 from countersign.contract import JSON, ToolManifest, compensation_args
 
-_BY_PATTERN = {
-    "^[A-Z]{3}$": "EUR",
-    "^[0-9a-f]{40}$": "9f3c1ab0" * 5,
-    "^[0-9a-f]{64}$": "9f3c1ab0" * 8,
-    "^\\+[1-9][0-9]{6,14}$": "+4915112345678",
-    "^[0-9]{4}-[0-9]{2}-[0-9]{2}$": "2026-12-24",
-}
+_BY_PATTERN = {"^[A-Z]{3}$": "EUR", "^[0-9a-f]{40}$": "9f3c1ab0" * 5, "^[0-9a-f]{64}$": "9f3c1ab0" * 8}
+_BY_PATTERN |= {"^\\+[1-9][0-9]{6,14}$": "+4915112345678", "^[0-9]{4}-[0-9]{2}-[0-9]{2}$": "2026-12-24"}
 
 
 def sample(manifest: ToolManifest) -> dict[str, JSON]:

@@ -69,15 +69,12 @@ class Program:
     def run(self, messages: Sequence[Message], *script: Any, key: str, **options: Any) -> Conversation:
         """Until the model has its last word, or it is cut."""
         self.model.script[:] = script
-        return run_openai(
-            self.client,
-            model="example-small",
-            messages=copy.deepcopy(list(messages)),
-            tools=[self._credit],
-            key=key,
-            runtime=self.desk.runtime,
-            **options,
-        )
+        given: dict[str, Any] = {
+            "model": "example-small",
+            "tools": [self._credit],
+            "runtime": self.desk.runtime,
+        }
+        return run_openai(self.client, messages=copy.deepcopy(list(messages)), key=key, **given, **options)
 
     def cut(self, messages: list[Message], *script: Any, key: str, hears: int | None = None) -> list[Message]:
         """Cut by its model's vendor or its policy, or killed as it hears so many messages; answers what it has then."""

@@ -130,13 +130,9 @@ def make_desk(folder: Path, **changes: Any) -> Desk:
     face = Face(service)
     key = PrivateKey.generate()
     service.enroll(AGENT, key.public)
+    quick = {"retry_base_seconds": 0.001, "retry_max_seconds": 0.002, "journal_path": folder / "journal.db"}
     settings = Settings(
-        url=service.iss,
-        agent=AGENT,
-        key_path=write_key(folder / "agent.pem", key),
-        retry_base_seconds=0.001,
-        retry_max_seconds=0.002,
-        **{"journal_path": folder / "journal.db"} | changes,
+        url=service.iss, agent=AGENT, key_path=write_key(folder / "agent.pem", key), **quick | changes
     )
     registry = ToolRegistry()
     return Desk(folder, service, face, make_runtime(settings, face, registry, clock), clock, registry)

@@ -95,14 +95,7 @@ def _page(status: int) -> Callable[[_Handler], None]:
     return lambda handler: handler.answer(status, page, {"Content-Type": "text/html"})
 
 
-_FAULTS: Final[dict[str, Callable[[_Handler], None]]] = {
-    "cut": _cut,
-    "half an answer": _half,
-    "half-open": _Handler.hang,
-    "drips": _drip,
-    "500": _page(500),
-    "502": _page(502),
-    "503": _page(503),
-    "200 with a page": _page(200),
-}
+_FAULTS: dict[str, Callable[[_Handler], None]] = {"cut": _cut, "half an answer": _half, "drips": _drip}
+_FAULTS |= {str(status): _page(status) for status in (500, 502, 503)}
+_FAULTS |= {"half-open": _Handler.hang, "200 with a page": _page(200)}
 FAULTS: Final = tuple(_FAULTS)

@@ -71,16 +71,9 @@ class Provider:
 
     def token(self, nonce: str | None, access_token: str) -> str:
         half = hashlib.sha256(access_token.encode()).digest()[:16]
-        claims: dict[str, Any] = {
-            "iss": ISSUER,
-            "aud": CLIENT,
-            "iat": self.now,
-            "exp": self.now + 300,
-            "nonce": nonce,
-            "at_hash": _b64(half).decode(),
-            **self.claims,
-            **self.id_token,
-        }
+        times = {"iat": self.now, "exp": self.now + 300}
+        own = {"iss": ISSUER, "aud": CLIENT, "nonce": nonce, "at_hash": _b64(half).decode()}
+        claims: dict[str, Any] = {**own, **times, **self.claims, **self.id_token}
         claims = {name: value for name, value in claims.items() if value is not None}
         return _sign({"typ": "JWT", **self.header}, claims, self.signed_with)
 
@@ -106,14 +99,10 @@ class Provider:
         return handlers[path](request)
 
     def _discovery(self, request: httpx2.Request) -> httpx2.Response:
-        document = {
-            "issuer": ISSUER,
-            "authorization_endpoint": f"{ISSUER}/authorize",
-            "token_endpoint": f"{ISSUER}/token",
-            "userinfo_endpoint": f"{ISSUER}/userinfo",
-            "jwks_uri": f"{ISSUER}/keys",
-            "authorization_response_iss_parameter_supported": True,
-        } | self.metadata
+        ends = {"authorization": "authorize", "token": "token", "userinfo": "userinfo"}
+        document: dict[str, Any] = {f"{name}_endpoint": f"{ISSUER}/{path}" for name, path in ends.items()}
+        document |= {"issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys"}
+        document |= {"authorization_response_iss_parameter_supported": True} | self.metadata
         return httpx2.Response(200, json=document)
 
     def _jwks(self, request: httpx2.Request) -> httpx2.Response:

@@ -28,8 +28,8 @@ OPENAI_CHAT: dict[str, Any] = openai_says("Done.") | {
 OPENAI_STREAM_END: dict[str, Any] = {
     "id": "chatcmpl-2",
     "object": "chat.completion.chunk",
-    "created": 1_790_000_000,
     "model": "example-small-2026-01-15",
+    "created": 1_790_000_000,
     "choices": [],
     "usage": {"prompt_tokens": 20, "completion_tokens": 7, "total_tokens": 27},
 }

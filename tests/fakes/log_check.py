@@ -112,12 +112,9 @@ def faults_of_log(conn: Connection) -> list[str]:
     named.update(("jti", r["jti"]) for r in redemptions)
     attempts = {(r["redeemer"], r["attempt_id"]) for r in _rows(conn, AttemptRow)}
     redeemed = {(r["redeemer"], r["attempt_id"]) for r in redemptions}
-    return [
-        *replay.faults,
-        *_differ("states", replay.states, held),
-        *_differ("named once", replay.named, named),
-        *_differ("attempts", sorted(attempts), sorted(redeemed)),
-    ]
+    redemptions_differ = _differ("attempts", sorted(attempts), sorted(redeemed))
+    names_differ = _differ("named once", replay.named, named)
+    return [*replay.faults, *_differ("states", replay.states, held), *names_differ, *redemptions_differ]
 
 
 def _rows(conn: Connection, model: type[SQLModel]) -> list[Mapping[str, Any]]:

@@ -132,13 +132,11 @@ def _compressed(it: _Handler) -> None:
 
 
 _ODD: dict[str, Callable[[_Handler], None]] = {
-    "redirect": _redirect,
     "slow": _Handler.hang,
-    "drips": _drips,
     "endless": _Handler.pour,
-    "truncated": _truncated,
-    "compressed": _compressed,
+    "drips": _drips,
 }
+_ODD |= {"redirect": _redirect, "truncated": _truncated, "compressed": _compressed}
 
 
 def certificate(folder: Path, *names: str) -> Path:
@@ -212,10 +210,6 @@ class Scim:
         page = resources[start - 1 : start - 1 + count]
         if self.keeps is not None:
             page = page[: max(0, self.keeps - start + 1)]
-        return {
-            "schemas": ["urn:ietf:params:scim:api:messages:2.0:ListResponse"],
-            "totalResults": len(resources),
-            "startIndex": start,
-            "itemsPerPage": len(page),
-            "Resources": page,
-        } | self.says
+        counts = {"totalResults": len(resources), "startIndex": start, "itemsPerPage": len(page)}
+        schemas = ["urn:ietf:params:scim:api:messages:2.0:ListResponse"]
+        return {"schemas": schemas, "Resources": page, **counts, **self.says}

@@ -94,13 +94,8 @@ def shadow(**changes: Any) -> ShadowInfo:
 
 def tried(**changes: Any) -> EvaluatedCall:
     """A refund that finance is asked about."""
-    found = EvaluatedCall(
-        outcome="review",
-        policies=(GATE,),
-        asks=("1 of Finance",),
-        reasons=(),
-        advice=(),
-        unseen=("items",),
-        facts=(FactLine("Account state", "open", "accounts", timedelta(minutes=2)),),
-    )
+    account = FactLine("Account state", "open", "accounts", timedelta(minutes=2))
+    none: dict[str, Any] = {"reasons": (), "advice": ()}
+    asks = ("1 of Finance",)
+    found = EvaluatedCall("review", policies=(GATE,), asks=asks, unseen=("items",), facts=(account,), **none)
     return replace(found, **changes)

@@ -438,11 +438,8 @@ def row_of(page: ReviewPage) -> QueueRow:
 def credit(n: int, **changes: Any) -> ReviewPage:
     """One of several small refunds of one kind."""
     page = refund(f"rev_credit{n}", risk="low", agent="goodwill-desk", **changes)
-    page = replace(
-        page,
-        sentence=said("Refund ", value(f"${5 + n}.00"), " parking credit to ", value(f"cus_{n}")),
-        answer_by=NOW + timedelta(hours=7, minutes=n),
-    )
+    sentence = said("Refund ", value(f"${5 + n}.00"), " parking credit to ", value(f"cus_{n}"))
+    page = replace(page, sentence=sentence, answer_by=NOW + timedelta(hours=7, minutes=n))
     amount = 100 * (5 + n)
     money = arg("amount_cents", amount, "integer, minor units", money=usd(amount))
     return with_args(page, arg("customer", f"cus_{n}", "string"), money)

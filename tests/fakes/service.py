@@ -523,17 +523,11 @@ class FakeService:
             raise Refused(409, ErrorCode.ILLEGAL_STATE, "it has no compensation")
         args = compensation_args(rule.map, args=forward.effect.args, result=forward.result)
         key = compensation_call_key(effect_id=forward.effect.effect_id, tool=rule.tool)
+        tool, named = self.manifests[rule.tool], effect_id(txn=revision.txn, call_key=key)
         effect = Effect(
-            agent=revision.agent,
-            txn=revision.txn,
-            effect_id=effect_id(txn=revision.txn, call_key=key),
-            seq=forward.effect.seq,
-            tool=rule.tool,
-            tool_digest=rule.tool_digest,
-            resource=self.manifests[rule.tool].resource_of(args),
-            args_bytes=canonicalize(args),
-            call_key=key,
-        )
+            **_members(revision, "agent txn"), **_members(rule, "tool tool_digest"), effect_id=named, call_key=key,
+            seq=forward.effect.seq, resource=tool.resource_of(args), args_bytes=canonicalize(args),
+        )  # fmt: skip
         verdict, reasons = self._ask(effect)
         return Held(effect, VERDICTS[verdict], verdict, reasons)
 

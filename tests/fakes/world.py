@@ -118,16 +118,9 @@ class Agent:
     def proof(self, method: str, path: str, raw: bytes = b"") -> str:
         """What it signs into a request, with the nonce it knows."""
         target = urlsplit(path)
-        return make_proof(
-            self.key,
-            agent=self.name,
-            method=method,
-            url_path=target.path,
-            query=target.query,
-            body=raw,
-            nonce=self.nonce or "none-yet",
-            now=int(self.clock().timestamp()),
-        )
+        where = {"url_path": target.path, "query": target.query, "nonce": self.nonce or "none-yet"}
+        now = int(self.clock().timestamp())
+        return make_proof(self.key, agent=self.name, method=method, body=raw, now=now, **where)
 
     async def _once(self, method: str, path: str, raw: bytes, headers: Mapping[str, Any]) -> httpx2.Response:
         kind = {"Content-Type": "application/json"} if raw else {}

@@ -141,13 +141,10 @@ class AgentsAct(Protocol):
         """What was spent a moment ago was to be spent."""
         tools = {effect.call.tool for effect in attempt.effects}
         stopped = {party, attempt.txn.agent} & self.book.frozen or ({"everything"} | tools) & self.book.stops
-        invariants.i4_at_redemption(
-            self.real.do(self.real.tables),
-            [self.real.world.release_of(token) for token in sent],
-            self.real.clock().timestamp(),
-            self.real.world.service.mark.epoch,
-            {"party": party, "jkt": self.real.agents[key].key.public.kid, "stopped": stopped},
-        )
+        releases = [self.real.world.release_of(token) for token in sent]
+        who = {"party": party, "jkt": self.real.agents[key].key.public.kid, "stopped": stopped}
+        now, epoch = self.real.clock().timestamp(), self.real.world.service.mark.epoch
+        invariants.i4_at_redemption(self.real.do(self.real.tables), releases, now, epoch, who)
         assert key not in self.book.revoked_keys
         for effect in attempt.effects:
             call = effect.call

@@ -39,12 +39,11 @@ class EverybodyActs(AgentsAct):
 
     def reviews(self, *, open_ones: bool) -> list[tuple[Transaction, Effect]]:
         """Questions that people can see."""
-        return [
-            (txn, effect)
-            for txn in self.book.all_revisions()
-            for effect in txn.everything
-            if effect.review is not None and (not open_ones or effect.review.state == "open")
+        every = [
+            (txn, effect, effect.review) for txn in self.book.all_revisions() for effect in txn.everything
         ]
+        found = [(txn, effect, review) for txn, effect, review in every if review is not None]
+        return [(txn, effect) for txn, effect, review in found if not open_ones or review.state == "open"]
 
     def _vote(self, who: str, txn: Transaction, effect: Effect, verdict: str, reason: str | None) -> None:
         row = next(r for r in self.tables.reviews if (r.effect_id, r.rev) == (effect.id, txn.rev))

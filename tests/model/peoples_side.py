@@ -109,12 +109,8 @@ def revoke_agent(book: Book, name: str, keys: list[str]) -> list[str]:
 def activate(book: Book, bundle: Bundle) -> None:
     """Another bundle is in force: everything open that it has not answered for is asked about, by effect id."""
     book.bundle = bundle
-    due = [
-        (effect.id, txn.rev, txn, effect)
-        for txn in book.all_revisions()
-        for effect in txn.everything
-        if effect.state in OPEN and effect.asked_under != bundle.name
-    ]
+    open_ones = [(txn, effect) for txn, effect in _all(book) if effect.state in OPEN]
+    due = [(e.id, txn.rev, txn, e) for txn, e in open_ones if e.asked_under != bundle.name]
     for _, _, txn, effect in sorted(due, key=lambda row: row[:2]):
         if effect.state in OPEN:
             book.settle(txn, effect)

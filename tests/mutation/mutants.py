@@ -18,17 +18,14 @@ PACKAGES = (Path("policy_service"), Path("sdk/python/countersign"))
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
+_PAIRS = [(ast.Eq, ast.NotEq, "==", "!="), (ast.In, ast.NotIn, " in ", " not in ")]
+_PAIRS += [
+    (ast.Is, ast.IsNot, " is ", " is not "),
+    (ast.Lt, ast.LtE, "<", "<="),
+    (ast.Gt, ast.GtE, ">", ">="),
+]
 _OTHER_COMPARISON = {
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.In: (" in ", " not in "),
-    ast.NotIn: (" not in ", " in "),
-    ast.Is: (" is ", " is not "),
-    ast.IsNot: (" is not ", " is "),
+    kind: texts for one, two, a, b in _PAIRS for kind, texts in ((one, (a, b)), (two, (b, a)))
 }
 _LOGGING = {"debug", "info", "warning", "error", "exception", "log", "echo", "print"}
 

@@ -125,11 +125,8 @@ def tests_of(file: str, lines: set[int]) -> list[Test]:
         rows = table.execute("SELECT test, lines FROM reached WHERE file = ?", (file,)).fetchall()
         names = {test for test, bits in rows if lines & set(numbits_to_nums(bits))}
         whole = {name.removesuffix("::*") for name in names if name.endswith("::*")}
-        found = [
-            Test(name, seconds, size)
-            for name, seconds, size in table.execute("SELECT name, seconds, lines FROM tests WHERE passed")
-            if name in names or name.split("::")[0] in whole
-        ]
+        passed = table.execute("SELECT name, seconds, lines FROM tests WHERE passed")
+        found = [Test(*row) for row in passed if row[0] in names or row[0].split("::")[0] in whole]
     return sorted(found, key=lambda test: (test.seconds // 0.2, test.lines, test.name))
 
 
