@@ -83,16 +83,13 @@ def test_every_page_that_code_or_text_names_exists() -> None:
 def test_every_name_that_links_to_a_module_is_defined_there() -> None:
     """`[`name`](module.py)`: a reader who follows it finds the function."""
     found = re.compile(r"\[`(\w+)`\]\(([^)\s]+\.py)\)")
-    linked = [
-        (name, (ROOT / document).parent / target)
-        for document, text in documents()
-        for name, target in found.findall(text)
-    ]
+    pages = [((ROOT / document).parent, text) for document, text in documents()]
+    linked = [(name, folder / target) for folder, text in pages for name, target in found.findall(text)]
     assert len(linked) > 10
+    texts = [(path.name, name, path.read_text()) for name, path in linked]
+    head = r"^(?:async )?(?:def|class) {}\b"
     missing = [
-        f"{path.name}: {name}"
-        for name, path in linked
-        if not re.search(rf"^(?:async )?(?:def|class) {name}\b", path.read_text(), re.M)
+        f"{file}: {name}" for file, name, text in texts if not re.search(head.format(name), text, re.M)
     ]
     assert missing == []
 

@@ -12,16 +12,11 @@ from tests.crash.where import AGENT_NEVER, AGENT_WHERE
 
 pytestmark = STORIES
 
-EVERY_DAY = {
-    ("sqlite", "service.client.Service.redeem", "after"),
-    ("sqlite", "commit.executor:EffectExecutor._call", "after"),
-    ("sqlite", "journal.effects:EffectLog.write", "before"),
-}
-ON_POSTGRESQL = (
-    *(f"service.client.Service.{verb}" for verb in ("submit", "redeem", "report")),
-    *(f"journal.effects:EffectLog.{verb}" for verb in ("begin", "write")),
-    "commit.executor:EffectExecutor._call",
-)
+_REDEEMED, _CALLED = "service.client.Service.redeem", "commit.executor:EffectExecutor._call"
+EVERY_DAY = {("sqlite", _REDEEMED, "after"), ("sqlite", _CALLED, "after")}
+EVERY_DAY |= {("sqlite", "journal.effects:EffectLog.write", "before")}
+_REQUESTS = [f"service.client.Service.{verb}" for verb in ("submit", "redeem", "report")]
+ON_POSTGRESQL = (*_REQUESTS, _CALLED, *(f"journal.effects:EffectLog.{verb}" for verb in ("begin", "write")))
 """The SDK does not know which database the service has; a few are tried on the other one as well."""
 SQLITE = [point for point in agent_points() if point not in AGENT_NEVER]
 REACHED = {"sqlite": SQLITE, "postgresql": ON_POSTGRESQL}

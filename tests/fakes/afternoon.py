@@ -310,10 +310,8 @@ class Afternoon:
     async def get_ready_to_be_looked_at(self) -> None:
         """Everything at once: also a plan of three, what went wrong, and a passkey."""
         note = mail("cus_1130", "chen@example.com", "For your trouble", "Dear Chen.")
-        credits = [
-            ("credit", credit("cus_1130", "Chen Jackson", 2_300, "broken lift")),
-            ("credit", credit("cus_1131", "Lucía Ferrer", 1_800, "late breakfast")),
-        ]
+        credits = [("credit", credit("cus_1130", "Chen Jackson", 2_300, "broken lift"))]
+        credits += [("credit", credit("cus_1131", "Lucía Ferrer", 1_800, "late breakfast"))]
         await self.stage("plan", "goodwill-desk", *credits, ("send_mail", note))
         await self.trouble()
         await self.passkey("wen")

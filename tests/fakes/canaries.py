@@ -107,12 +107,10 @@ class Ears:
         spans = [Heard(f"span {one.name}", one.to_json()) for one in self.spans.get_finished_spans()]
         everything = [*self.heard, *(Heard(*one) for one in outputs.items()), *spans]
         assert len(everything) > 5, "hardly anything was heard; the ears are closed"
-        found = [
-            (one, name, value)
-            for one in everything
-            for name, value in self.canaries.items()
-            if value in one.text
+        heard = [
+            (one, name) for one in everything for name in self.canaries if self.canaries[name] in one.text
         ]
+        found = [(one, name, self.canaries[name]) for one, name in heard]
         found = [(one, name, value) for one, name, value in found if not _allowed(name, one.where)]
         return [f"{name} in {one.where}: ...{_around(one.text, value)}..." for one, name, value in found]
 

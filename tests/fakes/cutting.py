@@ -69,11 +69,7 @@ class Program:
     def run(self, messages: Sequence[Message], *script: Any, key: str, **options: Any) -> Conversation:
         """Until the model has its last word, or it is cut."""
         self.model.script[:] = script
-        given: dict[str, Any] = {
-            "model": "example-small",
-            "tools": [self._credit],
-            "runtime": self.desk.runtime,
-        }
+        given: dict[str, Any] = {"tools": [self._credit], "runtime": self.desk.runtime, "model": "small"}
         return run_openai(self.client, messages=copy.deepcopy(list(messages)), key=key, **given, **options)
 
     def cut(self, messages: list[Message], *script: Any, key: str, hears: int | None = None) -> list[Message]:

@@ -26,11 +26,9 @@ _KEYS: dict[str, Key] = {kid: RSAKey.generate_key(2048, {"kid": kid}) for kid in
 _KEYS["ec"] = ECKey.generate_key("P-256", {"kid": "ec"})
 _KEYS["ed"] = OKPKey.generate_key("Ed25519", {"kid": "ed"})
 ABSENT: Any = object()
-_ODD: dict[str, dict[str, Any]] = {
-    "redirect": {"status_code": 302, "headers": {"location": f"{ISSUER}/elsewhere"}},
-    "no JSON": {"status_code": 200, "content": b"<html>"},
-    "500": {"status_code": 500, "json": {}},
-}
+_ELSEWHERE = {"status_code": 302, "headers": {"location": f"{ISSUER}/elsewhere"}}
+_ODD: dict[str, dict[str, Any]] = {"redirect": _ELSEWHERE, "500": {"status_code": 500, "json": {}}}
+_ODD["no JSON"] = {"status_code": 200, "content": b"<html>"}
 
 
 @dataclass

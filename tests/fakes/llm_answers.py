@@ -50,11 +50,8 @@ OPENAI_RESPONSES: dict[str, Any] = {
     "usage": {"input_tokens": 500, "output_tokens": 250, "total_tokens": 750}
     | {"input_tokens_details": {"cached_tokens": 128}, "output_tokens_details": {"reasoning_tokens": 200}},
 }
-OPENAI_STREAM_COMPLETED: dict[str, Any] = {
-    "type": "response.completed",
-    "sequence_number": 40,
-    "response": OPENAI_RESPONSES | {"status": "completed", "incomplete_details": None},
-}
+OPENAI_STREAM_COMPLETED: dict[str, Any] = {"type": "response.completed", "sequence_number": 40}
+OPENAI_STREAM_COMPLETED["response"] = OPENAI_RESPONSES | {"status": "completed", "incomplete_details": None}
 
 _THOUGHT = {"type": "thinking", "thinking": SECRET, "signature": "EqQB"}
 ANTHROPIC: dict[str, Any] = anthropic_says(_THOUGHT, "Done.") | {
@@ -87,11 +84,9 @@ GOOGLE: dict[str, Any] = {
 }
 """As JSON over the wire. Cached tokens are part of the prompt; thoughts and the prompts of tools are separate."""
 
-GOOGLE_BLOCKED: dict[str, Any] = {
-    "promptFeedback": {"blockReason": "SAFETY"},
-    "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
-    "modelVersion": "example-flash-001",
-}
+GOOGLE_BLOCKED: dict[str, Any] = {"promptFeedback": {"blockReason": "SAFETY"}}
+GOOGLE_BLOCKED |= {"usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9}}
+GOOGLE_BLOCKED["modelVersion"] = "example-flash-001"
 
 OLLAMA: dict[str, Any] = {
     "model": "example-local:8b",

@@ -131,11 +131,8 @@ def _compressed(it: _Handler) -> None:
     it.send(200, _JSON, gzip.compress(b'{"state": "open"}'), {"Content-Encoding": "gzip"})
 
 
-_ODD: dict[str, Callable[[_Handler], None]] = {
-    "slow": _Handler.hang,
-    "endless": _Handler.pour,
-    "drips": _drips,
-}
+_ODD: dict[str, Callable[[_Handler], None]] = {"slow": _Handler.hang, "endless": _Handler.pour}
+_ODD["drips"] = _drips
 _ODD |= {"redirect": _redirect, "truncated": _truncated, "compressed": _compressed}
 
 

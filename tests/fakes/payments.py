@@ -54,14 +54,9 @@ _NUMBER = {"type": "integer"}
 
 def manifest(tool: str, args: dict[str, Any], pointer: str, **more: Any) -> dict[str, Any]:
     """One reviewed tool."""
-    return {
-        "tool": tool,
-        "title": tool.title(),
-        "args": args,
-        "resource": {"type": "Account", "id": pointer},
-        "sentence": f"{tool.title()} for {{{pointer.removeprefix('/')}}}",
-        **more,
-    }
+    sentence = f"{tool.title()} for {{{pointer.removeprefix('/')}}}"
+    shown = {"tool": tool, "title": tool.title(), "sentence": sentence}
+    return {**shown, "args": args, "resource": {"type": "Account", "id": pointer}, **more}
 
 
 PAY = manifest(

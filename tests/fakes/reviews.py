@@ -307,17 +307,10 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
     """Bytes that try everything: bidi, a look-alike domain, padding, markup, and a word with the approver."""
     sender = f"accounts@northwind-st{CYRILLIC_A}tements.example"
     page = refund(review_id)
-    gate = replace(
-        page.gates[0],
-        policy_id="mass-mail-needs-two",
-        title="mass-mail-needs-two",
-        groups=("marketing-leads", "legal"),
-        quorum=2,
-        cedar_text=MAIL_GATE,
-        file="mail.cedar",
-        line=31,
-        doc="",
-    )
+    named = dict.fromkeys(("policy_id", "title"), "mass-mail-needs-two")
+    rule: dict[str, Any] = {"cedar_text": MAIL_GATE, "file": "mail.cedar", "line": 31, "doc": ""}
+    groups = ("marketing-leads", "legal")
+    gate = replace(page.gates[0], groups=groups, quorum=2, **named, **rule)
     page = replace(
         page,
         sentence=said("E-mail ", value("48,210 customers"), " from ", value(sender, "recipient"), "."),

@@ -495,13 +495,9 @@ class FakeService:
         for one in held or revision.held:
             jti = None if renewed else next(iter(one.jtis), None)
             effects.append(ReceiptEffect(one.effect.effect_id, one.effect.digest, jti))
-        claims = ReceiptClaims(
-            **self._issued(revision, kid),
-            fire_by=now + self.fire_seconds,
-            attempt=attempt or revision.attempt or "",
-            effects=tuple(effects),
-            kind="compensate" if compensating else "effect",
-        )
+        fire_by, kind = now + self.fire_seconds, "compensate" if compensating else "effect"
+        more = {"attempt": attempt or revision.attempt or "", "effects": tuple(effects), "kind": kind}
+        claims = ReceiptClaims(**self._issued(revision, kid), **more, fire_by=fire_by)
         return self.sign(claims.to_claims(), TYP_RECEIPT)
 
     def _redemption(self, attempt: str, revision: Revision, receipt: str | None) -> RedemptionView:

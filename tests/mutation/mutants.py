@@ -19,11 +19,8 @@ PACKAGES = (Path("policy_service"), Path("sdk/python/countersign"))
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 _PAIRS = [(ast.Eq, ast.NotEq, "==", "!="), (ast.In, ast.NotIn, " in ", " not in ")]
-_PAIRS += [
-    (ast.Is, ast.IsNot, " is ", " is not "),
-    (ast.Lt, ast.LtE, "<", "<="),
-    (ast.Gt, ast.GtE, ">", ">="),
-]
+_PAIRS += [(ast.Is, ast.IsNot, " is ", " is not "), (ast.Lt, ast.LtE, "<", "<=")]
+_PAIRS += [(ast.Gt, ast.GtE, ">", ">=")]
 _OTHER_COMPARISON = {
     kind: texts for one, two, a, b in _PAIRS for kind, texts in ((one, (a, b)), (two, (b, a)))
 }
@@ -216,10 +213,8 @@ def _heads(statement: ast.stmt) -> list[ast.expr]:
 
 def _is_log(node: ast.expr) -> bool:
     call = node.value if isinstance(node, ast.Await) else node
-    return isinstance(call, ast.Call) and (
-        (isinstance(call.func, ast.Attribute) and call.func.attr in _LOGGING)
-        or (isinstance(call.func, ast.Name) and call.func.id in _LOGGING)
-    )
+    func = getattr(call, "func", None)
+    return getattr(func, "attr", getattr(func, "id", "")) in _LOGGING
 
 
 def _is_none(node: ast.expr | None) -> bool:

@@ -122,11 +122,8 @@ def test_without_people_a_question_stays_open_and_the_report_counts_by_label(wor
     assert verdicts[3].became == "left open"
     assert verdicts[3].policies == ("cancel-insured-reason",)
     assert [verdict.policies for verdict in verdicts[5:9]] == [("sdk",)] * 4
-    assert json.loads(report.summary(verdicts)) == {
-        "gold": {"released": 3, "reviewed": 1, "denied": 0},
-        "other": {"released": 0, "reviewed": 1, "denied": 5},
-        "calls": 10,
-    }
+    counts = {"released": 3, "reviewed": 1, "denied": 0}, {"released": 0, "reviewed": 1, "denied": 5}
+    assert json.loads(report.summary(verdicts)) == {"gold": counts[0], "other": counts[1], "calls": 10}
     output = report.disagreements(verdicts, report.rules_of((BUNDLE / "airline.cedar").read_text()))
     assert "cancel_reservation (matches gold): reviewed by cancel-insured-reason; then left open" in output
     assert "health or weather reasons" in output

@@ -26,11 +26,8 @@ from tests.integration.service.together.bank import refusal
 pytestmark = pytest.mark.anyio
 
 # What each platform puts into its tokens, in addition to the times: subject and claims as documented by each.
-KUBERNETES = {
-    "sub": "system:serviceaccount:shop:desk",
-    "aud": [URL, "https://kubernetes.default.svc"],
-    "kubernetes.io": {"namespace": "shop", "serviceaccount": {"name": "desk", "uid": "6b2c"}},
-}
+KUBERNETES = {"sub": "system:serviceaccount:shop:desk", "aud": [URL, "https://kubernetes.default.svc"]}
+KUBERNETES["kubernetes.io"] = {"namespace": "shop", "serviceaccount": {"name": "desk", "uid": "6b2c"}}
 WORKFLOW = {"repository": "acme/shop", "environment": "production"}
 WORKFLOW["job_workflow_ref"] = "acme/shop/.github/workflows/release.yml@refs/heads/main"
 GITHUB_ACTIONS = {"sub": "repo:acme/shop:environment:production", "aud": URL, **WORKFLOW}

@@ -117,10 +117,9 @@ def test_commands_work_with_a_running_service(shell: Shell, tmp_path: Path, own_
         asyncio.run(until(slack.is_connected))
         code, result = shell.run("status")
         assert code == 0
-        assert result.splitlines() == [
-            f"{slack.team_id}  waiting 0  failed 0",
-            f"payloads arrive over HTTP at http://127.0.0.1:{port}/slack/events and over Socket Mode (connected)",
-        ]
+        address = f"http://127.0.0.1:{port}/slack/events"
+        arrive = f"payloads arrive over HTTP at {address} and over Socket Mode (connected)"
+        assert result.splitlines() == [f"{slack.team_id}  waiting 0  failed 0", arrive]
         assert shell.test()[0] == 0
         faults.on.always("*", NotOk("token_revoked"))
         event = {
