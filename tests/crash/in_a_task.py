@@ -10,17 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from countersign import (
-    Abort,
-    CountersignError,
-    Retry,
-    Runtime,
-    Serialize,
-    Transaction,
-    run_transaction,
-    transaction,
-)
-from countersign.live.isolation import Isolation
+from countersign import CountersignError, Runtime, Transaction, run_transaction, transaction
+from countersign.live.isolation import Abort, Isolation, Retry, Serialize
 from tests.crash.passing import Points
 
 ISOLATIONS: dict[str, Isolation] = {"Abort": Abort(), "Retry": Retry(attempts=5), "Serialize": Serialize()}

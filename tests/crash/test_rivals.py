@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.counterparts import postgres
 from tests.crash.alone import Life, acts, ended, run
@@ -222,7 +216,7 @@ def test_rivals_lose_nothing_and_end_as_reported(journals: str, request: pytest.
         if journals == "postgresql":
             server = request.getfixturevalue("postgres_server")
             database = stack.enter_context(postgres.database(server)).replace("+psycopg", "")
-        run_state_machine_as_test(
+        stateful.run_state_machine_as_test(
             functools.partial(Rivals, database),  # type: ignore[arg-type] # it is called, and no more
             settings=settings(
                 max_examples=100 if LONG else 3,

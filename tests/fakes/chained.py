@@ -9,16 +9,8 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from countersign import (
-    Denied,
-    EffectFailed,
-    NotDone,
-    OutcomeUnknown,
-    ReviewPending,
-    SQLiteAdapter,
-    resume,
-    transaction,
-)
+from countersign import Denied, EffectFailed, NotDone, OutcomeUnknown, ReviewPending, resume, transaction
+from countersign.adapters import SQLiteAdapter
 from countersign.contract import EffectState
 from countersign.journal.location import JournalLocation
 from countersign.journal.meta import Outbox

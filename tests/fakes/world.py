@@ -26,15 +26,9 @@ import structlog
 from fastapi import FastAPI
 from sqlalchemy import select
 
-from countersign.contract import (
-    TYP_RECEIPT,
-    TYP_RELEASE,
-    PrivateKey,
-    ReceiptClaims,
-    ReleaseClaims,
-    make_proof,
-    open_token,
-)
+from countersign.contract import TYP_RECEIPT, TYP_RELEASE, PrivateKey, make_proof, open_token
+from countersign.contract.receipt import ReceiptClaims
+from countersign.contract.release import ReleaseClaims
 from policy_service.app import Service, create_app
 from policy_service.channels.admin.commands import COMMANDS
 from policy_service.settings import Settings, load_settings

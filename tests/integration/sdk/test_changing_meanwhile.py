@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    Denied,
-    OutsideTransaction,
-    ReleaseLapsed,
-    ReviewPending,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import Denied, OutsideTransaction, ReleaseLapsed, ReviewPending, resume, tool, transaction
 from countersign.contract import EffectState
 from tests.fakes.desk import notes_in
 from tests.fakes.payments import PAY, gate, plain_forbid

@@ -12,16 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from countersign import (
-    Runtime,
-    ServiceRefused,
-    ServiceUnavailable,
-    Settings,
-    Transaction,
-    resume,
-    transaction,
-)
+from countersign import Runtime, ServiceRefused, ServiceUnavailable, Transaction, resume, transaction
 from countersign.contract import EffectState, PrivateKey
+from countersign.settings import Settings
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.flaky import FAULTS, Flaky
 from tests.fakes.listening import Listening

@@ -9,19 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    EffectFailed,
-    NotDone,
-    Runtime,
-    Settings,
-    ToolRegistry,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import AlreadyRedeemed, EffectFailed, NotDone, Runtime, resume, tool, transaction
 from countersign.contract import PrivateKey, TxnState, txn_id
 from countersign.contract.wire import TransactionView
+from countersign.settings import Settings
+from countersign.tools.registry import ToolRegistry
 from examples.local_service import free_port
 from policy_service.tokens.secret_files import create_secret
 from tests.fakes.listening import Listening
