@@ -12,7 +12,6 @@ _BY_PLACE = (
     ("tests/model/", "model"),
     ("tests/e2e/", "browser"),
     ("tests/integration/slack/", "slack"),
-    ("tests/integration/counterparts/", "slack"),
     ("tests/integration/sdk/", "sdk"),
     ("tests/integration/dev/", "sdk"),
     ("tests/integration/examples/", "sdk"),

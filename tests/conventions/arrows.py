@@ -89,18 +89,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ALL_CHANNELS = frozenset({"requests", "shared_limit", "presentation", "streams"})
 
 # The packages of `workflow`, lowest first: each may import itself, those before it, and the modules of `workflow`.
-VERB_LAYERS = (
-    *(
-        "effects",
-        "passkeys",
-        "reviews",
-        "edits",
-        "revocation",
-        "releases",
-        "tasks",
-        "shadow",
-    ),
-    *("slack", "review_export", "expiry"),
+VERB_LAYERS = tuple(
+    "effects passkeys reviews edits revocation releases tasks shadow slack review_export expiry".split()
 )
 
 SEES_EVERYTHING = frozenset({"app", "cli"})
@@ -172,9 +162,8 @@ def _wrong_part_of_sdk(one: Import, layer: str) -> str | None:
 def _wrong_in_sdk(one: Import) -> str | None:
     if one.imported.split(".")[0] == SERVICE:
         return "the SDK never imports the service"
-    in_contract = f"{one.importer}.".startswith(f"{SDK}.contract.")
-    names_sdk = one.imported.split(".")[0] == SDK
-    if in_contract and names_sdk and not f"{one.imported}.".startswith(f"{SDK}.contract."):
+    here, there = (f"{name}.".startswith(f"{SDK}.contract.") for name in (one.importer, one.imported))
+    if here and not there and one.imported.split(".")[0] == SDK:
         return f"the contract is self-contained and may not import {one.imported}"
     return _wrong_sdk_level(one)
 
@@ -183,16 +172,12 @@ def _wrong_sdk_level(one: Import) -> str | None:
     if one.imported.split(".")[0] != SDK or one.imported in SDK_UPWARD.get(one.importer, ()):
         return None
     here, there = layer_of(one.importer), layer_of(one.imported)
-    if _level(here) is None:
+    level, other = _level(here), _level(there)
+    if level is None:
         return f"the layer map has no layer {here!r}; add it to tests/conventions/arrows.py and say why"
-    if here != there and not _is_above(_level(here), _level(there)):
+    if here != there and (other is None or level <= other):
         return f"{here} is not above {there} and may not import it"
     return None
-
-
-def _is_above(here: int | None, there: int | None) -> bool:
-    """Whether level `here` is above level `there`; the package itself is above all."""
-    return here is not None and there is not None and here > there
 
 
 def _level(layer: str) -> int | None:

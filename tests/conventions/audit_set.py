@@ -162,11 +162,8 @@ def _leave_out_the_service(desk: Desk, trace: Trace) -> None:
 # ------------------------------------------------------------------------------------------------------ the page
 
 PAGE = ROOT / "docs/explanation/architecture.md"
-SERVICE_MARKER, SDK_MARKER, END = (
-    "<!-- files of the service -->\n",
-    "<!-- files of the SDK -->\n",
-    "<!-- end -->\n",
-)
+SERVICE_MARKER, SDK_MARKER = "<!-- files of the service -->\n", "<!-- files of the SDK -->\n"
+END = "<!-- end -->\n"
 
 
 def service_files(trace: Trace) -> set[str]:
@@ -191,26 +188,12 @@ def lines_of_code(name: str) -> int:
     text = (ROOT / name).read_text()
     tree = ast.parse(text)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
-        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
-    }
-    left_out = {
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    }
-    written = {
-        line
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in left_out
-        for line in range(token.start[0], token.end[0] + 1)
-    }
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    bodies = [node.body[0] for node in nodes if ast.get_docstring(node, clean=False) is not None]
+    docstrings = {line for one in bodies for line in range(one.lineno, (one.end_lineno or 0) + 1)}
+    left_out = {getattr(tokenize, name) for name in "COMMENT NL NEWLINE INDENT DEDENT ENDMARKER".split()}
+    tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type not in left_out]
+    written = {line for one in tokens for line in range(one.start[0], one.end[0] + 1)}
     blank = {number for number, line in enumerate(text.splitlines(), 1) if not line.strip()}
     return len(written - docstrings - blank)
 

@@ -34,10 +34,8 @@ def documents() -> list[tuple[str, str]]:
 
 
 def blocks(document: str, text: str) -> list[Block]:
-    return [
-        Block(document, text.count("\n", 0, hit.start()) + 1, hit["language"], hit["text"])
-        for hit in FENCE.finditer(text)
-    ]
+    found = [(hit, text.count("\n", 0, hit.start()) + 1) for hit in FENCE.finditer(text)]
+    return [Block(document, line, hit["language"], hit["text"]) for hit, line in found]
 
 
 def all_blocks(*languages: str) -> list[Block]:
@@ -82,8 +80,5 @@ def anchors(text: str) -> set[str]:
 
 def named_pages() -> list[tuple[str, Path]]:
     """(place, file) of every page under docs/ that a text of the repository names by its path."""
-    return [
-        (f"{name}: {page}", ROOT / page)
-        for name, text in texts()
-        for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", text)
-    ]
+    page = re.compile(r"(?<![\w/.])docs/[\w/-]+\.md")
+    return [(f"{name}: {hit}", ROOT / hit) for name, text in texts() for hit in page.findall(text)]

@@ -23,11 +23,8 @@ class Import:
 
 def imports_of(root: Path, package: str) -> list[Import]:
     """All imports of every module of `package`, a folder in `root`."""
-    return [
-        found
-        for path in sorted((root / package).rglob("*.py"))
-        for found in _imports_in(path, _module_name(root, path), path.relative_to(root))
-    ]
+    paths = [(path, path.relative_to(root)) for path in sorted((root / package).rglob("*.py"))]
+    return [one for path, shown in paths for one in _imports_in(path, _module_name(root, path), shown)]
 
 
 def _module_name(root: Path, path: Path) -> str:

@@ -19,10 +19,8 @@ def layers() -> list[Path]:
     """Every package of the service, but for the migrations; and those of the SDK whose page has the marker."""
     inits = sorted((ROOT / "policy_service").rglob("__init__.py"))
     sdk = sorted((ROOT / "sdk" / "python" / "countersign").glob("*/README.md"))
-    return [
-        *(init.parent for init in inits if "migrations" not in init.parts),
-        *(page.parent for page in sdk if MARKER in page.read_text()),
-    ]
+    pages = [page.parent for page in sdk if MARKER in page.read_text()]
+    return [*(init.parent for init in inits if "migrations" not in init.parts), *pages]
 
 
 def page(layer: Path) -> str:

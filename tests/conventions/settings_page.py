@@ -50,11 +50,8 @@ def page() -> str:
 def _table(name: str) -> type[BaseModel] | None:
     """The model of a setting that is a table whose members all have a description."""
     annotation = Settings.model_fields[name].annotation
-    tables = [
-        one
-        for one in (annotation, *get_args(annotation))
-        if inspect.isclass(one) and issubclass(one, BaseModel)
-    ]
+    kinds = filter(inspect.isclass, (annotation, *get_args(annotation)))
+    tables = [one for one in kinds if issubclass(one, BaseModel)]
     described = [table for table in tables if all(field.description for field in table.model_fields.values())]
     return described[0] if described else None
 
@@ -75,9 +72,7 @@ def _sections() -> list[tuple[str, list[str]]]:
     for line in inspect.getsource(settings.Settings).splitlines():
         if heading := re.match(r"    # -- (.+?) -+$", line):
             sections.append((heading[1].partition(": docs/")[0].capitalize(), []))
-        elif (name := line.strip().partition(":")[0]) in Settings.model_fields and line.startswith(
-            "    " + name
-        ):
+        elif (name := line.strip().partition(":")[0]) in Settings.model_fields and re.match(r"    \w", line):
             sections[-1][1].append(name)
     return sections
 

@@ -21,12 +21,8 @@ DOCKERFILE = DEPLOY / "Dockerfile"
 def hadolint(dockerfile: Path) -> subprocess.CompletedProcess[str]:
     scripts = Path(sys.executable).parent / "hadolint"
     program = require("hadolint", shutil.which("hadolint", path=scripts.parent), "make env")
-    return subprocess.run(
-        [program, "--config", DEPLOY / "hadolint.yaml", dockerfile],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [program, "--config", DEPLOY / "hadolint.yaml", dockerfile]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def test_dockerfile_is_lint_free() -> None:
@@ -59,9 +55,7 @@ def test_the_image_runs_as_a_number_and_installs_only_what_is_locked() -> None:
     assert "pip" not in last_stage
     installs = re.findall(r"pip(?: --python \S+)? install ([^&\n]+)", text)
     assert len(installs) == 3
-    assert [
-        one for one in installs if "--require-hashes" not in one and "--no-deps --no-index" not in one
-    ] == []
+    assert [one for one in installs if not re.search("--require-hashes|--no-deps --no-index", one)] == []
     assert set(re.findall(r"^FROM (\S+)", text, re.M)) == {"python:3.12-slim-bookworm"}
 
 
@@ -78,9 +72,8 @@ def test_everything_the_image_copies_exists_and_is_not_ignored() -> None:
 
 def compose_config(file: Path) -> subprocess.CompletedProcess[str]:
     program = require("docker-compose", shutil.which("docker-compose"), "apt-get install docker-compose")
-    return subprocess.run(
-        [program, "-f", file, "config", "--quiet"], capture_output=True, text=True, check=False
-    )
+    words = [program, "-f", file, "config", "--quiet"]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def test_compose_file_is_valid() -> None:

@@ -27,20 +27,13 @@ from tests.conventions.documents import (
 from tests.conventions.repository import ROOT, texts
 
 LANGUAGES = {"python", "console", "sh", "cedar", "json", "toml", "yaml", "text", "mermaid", "dockerfile"}
-PARSERS: dict[str, Callable[[str], object]] = {
-    "json": json.loads,
-    "toml": tomllib.loads,
-    "cedar": cedarpy.policies_to_json_str,
-}
+PARSERS: dict[str, Callable[[str], object]] = {"json": json.loads, "toml": tomllib.loads}
+PARSERS["cedar"] = cedarpy.policies_to_json_str
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 def test_every_block_claims_a_language_that_is_checked() -> None:
-    unknown = [
-        f"{block}: {block.language or 'no language'}"
-        for block in all_blocks()
-        if block.language not in LANGUAGES
-    ]
+    unknown = [f"{block}: {block.language!r}" for block in all_blocks() if block.language not in LANGUAGES]
     assert unknown == [], f"use one of {sorted(LANGUAGES)}"
 
 
@@ -90,16 +83,13 @@ def test_every_page_that_code_or_text_names_exists() -> None:
 def test_every_name_that_links_to_a_module_is_defined_there() -> None:
     """`[`name`](module.py)`: a reader who follows it finds the function."""
     found = re.compile(r"\[`(\w+)`\]\(([^)\s]+\.py)\)")
-    linked = [
-        (name, (ROOT / document).parent / target)
-        for document, text in documents()
-        for name, target in found.findall(text)
-    ]
+    pages = [((ROOT / document).parent, text) for document, text in documents()]
+    linked = [(name, folder / target) for folder, text in pages for name, target in found.findall(text)]
     assert len(linked) > 10
+    texts = [(path.name, name, path.read_text()) for name, path in linked]
+    head = r"^(?:async )?(?:def|class) {}\b"
     missing = [
-        f"{path.name}: {name}"
-        for name, path in linked
-        if not re.search(rf"^(?:async )?(?:def|class) {name}\b", path.read_text(), re.M)
+        f"{file}: {name}" for file, name, text in texts if not re.search(head.format(name), text, re.M)
     ]
     assert missing == []
 
@@ -142,17 +132,12 @@ def _fault_in_make(words: list[str]) -> str | None:
 
 
 def _fault_in_typer(words: list[str]) -> str | None:
-    module = __import__(
-        "policy_service.cli" if words[0] == "policy-service" else "countersign.cli", fromlist=["app"]
-    )
+    package = "policy_service" if words[0] == "policy-service" else "countersign"
+    module = __import__(f"{package}.cli", fromlist=["app"])
     command: Any = typer.main.get_command(module.app)
     for word in words[1:]:
         if word.startswith("--"):
-            options = {
-                option
-                for parameter in command.params
-                for option in [*parameter.opts, *parameter.secondary_opts]
-            }
+            options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
             if word.partition("=")[0] not in options | {"--help"}:
                 return f"{command.name!r} has no option {word!r}"
         elif hasattr(command, "commands"):
@@ -168,9 +153,10 @@ def test_every_command_in_the_documents_exists() -> None:
     assert [f"{place}: {line}: {fault}" for place, line in found if (fault := fault_in_command(line))] == []
 
 
-@pytest.mark.parametrize(
-    "line", ["make coffee", "policy-service brew", "countersign tools --brew", "sudo make me"]
-)
+MADE_UP = ["make coffee", "policy-service brew", "countersign tools --brew", "sudo make me"]
+
+
+@pytest.mark.parametrize("line", MADE_UP)
 def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
     assert fault_in_command(line)
 
@@ -180,9 +166,7 @@ def test_a_command_of_the_sdk_that_is_said_names_the_module_of_the_tools() -> No
     bare = r"countersign (?:resume|worker|tools export|tools list)\b(?! --tools)"
     shown = [(str(block), hit) for block in all_blocks() for hit in re.findall(bare, block.text)]
     modules = [(name, text) for name, text in texts() if is_product(name)]
-    said = [
-        (name, words) for name, text in modules for words in strings(text) if re.search(f"`{bare}", words)
-    ]
+    said = [(name, one) for name, text in modules for one in strings(text) if re.search(f"`{bare}", one)]
     assert shown + said == []
 
 

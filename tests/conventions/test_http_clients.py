@@ -41,9 +41,8 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {one.asname: one.name for one in node.names if one.asname}
-            names |= {
-                root: root for one in node.names if not one.asname for root in [one.name.partition(".")[0]]
-            }
+            whole = [one.name.partition(".")[0] for one in node.names if not one.asname]
+            names |= dict(zip(whole, whole, strict=True))
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
     for node in ast.walk(tree):
@@ -55,21 +54,19 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
 
 def built(path: Path) -> list[str]:
     """Clients that this module builds. A git client is built where its connections are given to it."""
-    return [
-        f"{path.name}:{call.lineno} {name}"
-        for call, name in calls(path)
-        if BUILDERS.fullmatch(name) and not any(one.arg == "pool_manager" for one in call.keywords)
-    ]
+    clients = [(call, name) for call, name in calls(path) if BUILDERS.fullmatch(name)]
+    alone = [one for one in clients if "pool_manager" not in {word.arg for word in one[0].keywords}]
+    return [f"{path.name}:{call.lineno} {name}" for call, name in alone]
+
+
+def _is_closed(call: ast.Call) -> bool:
+    return any(one.arg == "trust_env" and ast.unparse(one.value) == "False" for one in call.keywords)
 
 
 def trusting(path: Path) -> list[str]:
     """Calls that leave the environment to be read."""
-    return [
-        f"{path.name}:{call.lineno} {name}"
-        for call, name in calls(path)
-        if TRUSTS_BY_DEFAULT.fullmatch(name)
-        and not any(one.arg == "trust_env" and ast.unparse(one.value) == "False" for one in call.keywords)
-    ]
+    opened = [(call, name) for call, name in calls(path) if TRUSTS_BY_DEFAULT.fullmatch(name)]
+    return [f"{path.name}:{call.lineno} {name}" for call, name in opened if not _is_closed(call)]
 
 
 @pytest.mark.parametrize(("folder", "place"), FOLDERS.items())

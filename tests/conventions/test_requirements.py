@@ -23,17 +23,10 @@ HEAVY = set("fastapi starlette sqlalchemy sqlmodel cedarpy alembic uvicorn jinja
 # Declared and never imported by name: why it is there.
 LOADED_BY_OTHERS = {"python-multipart": "FastAPI reads forms with it"}
 
-COMES_WITH = {
-    "anyio": "fastapi",
-    "jsonschema": "mcp",
-    "markupsafe": "jinja2",
-    "pydantic_core": "pydantic",
-    "referencing": "jsonschema",
-    "requests": "opentelemetry-exporter-otlp-proto-http",
-    "starlette": "fastapi",
-    "typing_extensions": "pydantic",
-    "urllib3": "dulwich",
-}
+COMES_WITH = {"anyio": "fastapi", "starlette": "fastapi", "jsonschema": "mcp", "referencing": "jsonschema"}
+COMES_WITH |= {"markupsafe": "jinja2", "urllib3": "dulwich"}
+COMES_WITH |= dict.fromkeys(("pydantic_core", "typing_extensions"), "pydantic")
+COMES_WITH["requests"] = "opentelemetry-exporter-otlp-proto-http"
 
 
 @pytest.mark.parametrize("name", [*LOCKS, SEPARATE])
@@ -83,25 +76,21 @@ def test_no_requirement_needs_an_extra() -> None:
 
 def test_the_locks_agree_with_each_other() -> None:
     dev = locked("dev")
-    assert [
-        (lock, name) for lock in LOCKS for name, pin in locked(lock).items() if dev.get(name) != pin
-    ] == []
+    pins = [(lock, name, pin) for lock in LOCKS for name, pin in locked(lock).items()]
+    assert [(lock, name) for lock, name, pin in pins if dev.get(name) != pin] == []
 
 
 def locked_here() -> list[Requirement]:
     """The lines of the dev lock that hold on this machine."""
-    lines = [
-        re.sub(r" --hash.*| ?\\$", "", line)
-        for line in (ROOT / "requirements/dev.txt").read_text().splitlines()
-    ]
+    text = (ROOT / "requirements/dev.txt").read_text()
+    lines = [re.sub(r" --hash.*| ?\\$", "", line) for line in text.splitlines()]
     wanted = [Requirement(line) for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line)]
     return [one for one in wanted if one.marker is None or one.marker.evaluate()]
 
 
 def test_the_environment_is_the_locked_one() -> None:
-    assert [str(one) for one in locked_here() if not one.specifier.contains(version(one.name))] == [], (
-        "run: make env"
-    )
+    other = [str(one) for one in locked_here() if not one.specifier.contains(version(one.name))]
+    assert other == [], "run: make env"
 
 
 def test_an_extra_that_a_locked_package_asks_of_another_is_locked_with_it() -> None:
@@ -127,20 +116,15 @@ def test_sdk_lock_is_small_and_free_of_the_service() -> None:
     ("root", "package", "which"),
     [(ROOT, "policy_service", "service"), (ROOT / "sdk/python", "countersign", "sdk")],
 )
-def test_what_is_imported_is_declared_and_what_is_declared_is_imported(
-    root: Path, package: str, which: str
-) -> None:
+def test_imports_and_declarations_agree(root: Path, package: str, which: str) -> None:
     tops = {one.imported.split(".")[0] for one in imports_of(root, package)}
     foreign = tops - set(sys.stdlib_module_names) - {"policy_service", "countersign", ""}
     wanted = set(declared(which)) | set(extras(which))
-    undeclared = {
-        top for top in foreign if not distributions_of(top) & wanted and not _comes_with(top, wanted)
-    }
+    unknown = {top for top in foreign if not distributions_of(top) & wanted}
+    undeclared = {top for top in unknown if not _comes_with(top, wanted)}
     assert undeclared == set(), f"add to the dependencies of {which}"
     imported = {name for top in foreign for name in distributions_of(top)}
-    assert wanted - imported - LOADED_BY_OTHERS.keys() == set(), (
-        f"no module imports these; drop them from {which}"
-    )
+    assert wanted - imported - LOADED_BY_OTHERS.keys() == set(), f"not imported; drop them from {which}"
 
 
 def _comes_with(module: str, wanted: set[str]) -> bool:

@@ -14,9 +14,8 @@ def test_the_page_is_the_one_the_settings_make() -> None:
 
 
 def test_every_setting_is_on_the_page_with_a_meaning() -> None:
-    rows = [
-        line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith(f"| `{ENV_PREFIX}")
-    ]
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{ENV_PREFIX}")]
+    rows = [line.split(" | ") for line in lines]
     documented = {row[0].strip("| `"): row[-1].strip("| ") for row in rows}
     assert set(documented) == {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
     assert [name for name, meaning in documented.items() if len(meaning) < 10] == []

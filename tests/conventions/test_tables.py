@@ -14,12 +14,8 @@ from tests.conventions.repository import ROOT
 
 TESTS = ROOT / "tests"
 # How many cases each group has; a case is never taken away, it gets a reason.
-GROUPS = {
-    "attacks.toml": dict(
-        zip("ABCDEFGHIJKNP", (12, 11, 20, 15, 16, 14, 15, 18, 12, 8, 8, 18, 10), strict=True)
-    ),
-    "scenarios.toml": {"": 67, "W": 26},
-}
+_ATTACKS = zip("ABCDEFGHIJKNP", (12, 11, 20, 15, 16, 14, 15, 18, 12, 8, 8, 18, 10), strict=True)
+GROUPS = {"attacks.toml": dict(_ATTACKS), "scenarios.toml": {"": 67, "W": 26}}
 PAGES = {"attacks.toml": "SECURITY.md", "scenarios.toml": "CONTRIBUTING.md"}
 TABLES: dict[str, dict[str, dict[str, Any]]] = {
     file: tomllib.loads((TESTS / file).read_text()) for file in GROUPS
@@ -45,7 +41,7 @@ def faults(name: str, row: dict[str, Any]) -> list[str]:
     """What is wrong with one case."""
     found = [f"{name}: says no {word}" for word in ("case", "must") if not row.get(word)]
     found += [
-        f"{name}: what is {word!r}?" for word in row.keys() - {"case", "must", "tests", "vectors", "open"}
+        f"{name}: what is {key!r}?" for key in row.keys() - {"case", "must", "tests", "vectors", "open"}
     ]
     if not row.get("tests") and not row.get("open"):
         found.append(f"{name}: neither a test nor a reason")

@@ -76,11 +76,8 @@ def test_the_catalogue_travels_in_the_wheel(installed: Path) -> None:
 def test_every_migration_and_data_file_of_the_service_is_in_the_wheel(installed: Path) -> None:
     def shipped(root: Path) -> set[str]:
         files = (path for path in (root / "policy_service").rglob("*") if path.is_file())
-        return {
-            str(path.relative_to(root))
-            for path in files
-            if "__pycache__" not in path.parts and path.name != "README.md"
-        }
+        shown = [path for path in files if "__pycache__" not in path.parts and path.name != "README.md"]
+        return {str(path.relative_to(root)) for path in shown}
 
     missing = shipped(ROOT) - shipped(installed)
     assert missing == set()

@@ -1,6 +1,6 @@
 """Third-party servers that run on Node.js, each a process on a loopback port of its own, gone at the end.
 
-`package-lock.json` beside this names their exact versions; `npm ci --prefix tests/counterparts` gets them.
+`package-lock.json` in this folder names their exact versions; `npm ci --prefix tests/counterparts` gets them.
 """
 
 from __future__ import annotations
@@ -37,16 +37,9 @@ def _node(package: str) -> str:
 @contextmanager
 def group_of_its_own(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own: what it starts ends with it."""
-    process = subprocess.Popen(
-        command,
-        cwd=_HERE,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        **options,
-    )
+    pipe: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    options |= pipe | {"cwd": _HERE, "text": True, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    process = subprocess.Popen(command, **options)
     try:
         yield process
     finally:
@@ -74,15 +67,8 @@ def oidc_provider(
     """
     node = _node("oidc-provider")
     port = free_port()
-    clients = [
-        {
-            "client_id": "countersign",
-            "client_secret": "a-secret",
-            "redirect_uris": [redirect_uri],
-            "scope": "openid profile email groups",
-            **client,
-        }
-    ]
+    app = {"client_id": "countersign", "client_secret": "a-secret", "redirect_uris": [redirect_uri]}
+    clients = [{**app, "scope": "openid profile email groups", **client}]
     setup = json.dumps({"port": port, "clients": clients, "people": people, "jwks": jwks, "listed": listed})
     with group_of_its_own(node, "oidc_provider.mjs", setup) as process:
         _until_ready(process)
@@ -119,7 +105,7 @@ def until_it_answers(address: str, process: subprocess.Popen[str]) -> None:
 
 @dataclass(frozen=True)
 class TokenFactory:
-    """An issuer that signs whatever it is told."""
+    """An issuer that signs any claims it is given."""
 
     issuer: str
     process: subprocess.Popen[str]

@@ -1,7 +1,7 @@
 """A private PostgreSQL: a fresh cluster in a temporary folder, on a loopback port, gone at the end.
 
 `COUNTERSIGN_TEST_POSTGRES_URL` names a server to use instead (a database there is made and dropped). A server
-never runs as root, so under root the cluster belongs to `nobody`.
+never runs as root, so under root the cluster belongs to an unprivileged account.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 from examples.local_service import free_port
 
 WAY_TO_GET = "apt-get install postgresql, or set COUNTERSIGN_TEST_POSTGRES_URL"
-_USER = "nobody"  # when the tests run as root
+_USER = 65_534  # the unprivileged account, when the tests run as root
 
 
 def programs() -> Path | None:

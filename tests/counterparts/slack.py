@@ -1,15 +1,14 @@
 """A Slack to talk to: the third-party server `local-slack`, a process on a loopback port of its own, gone at the end.
 
 It keeps the messages, sends signed deliveries or Socket Mode envelopes, and has a page a browser can click. What it
-sends and what it cannot do is in README.md beside this; what it cannot do and a test needs is in
+sends and what it cannot do is in README.md of this folder; what it cannot do and a test needs is in
 `tests/fakes/slack_faults.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,7 @@ _START_S: Final = 60.0
 _ANSWER_S: Final = 30.0
 
 TEAM: Final = "T0NORTHWIND"
-SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
+SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own; no real app has it
 # The guest, the one who left and the one of another workspace are ordinary people to this server: the proxy of
 # tests/fakes/slack_faults.py says of them what Slack would.
 PEOPLE: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -48,7 +47,7 @@ CHANNELS: Final[Mapping[str, str]] = {"approvals": "C0APPROVALS", "payments": "C
 
 @dataclass(frozen=True)
 class App:
-    """One app of the workspace, and how it is told of things."""
+    """One app of the workspace, and how events are delivered to it."""
 
     mode: Mode
     id: str = "A0COUNTERSIGN"
@@ -66,14 +65,6 @@ class App:
             "botToken": self.bot_token, "appToken": self.app_token, "signingSecret": self.signing_secret,
             "mode": self.mode, **({"requestUrl": self.request_url} if self.request_url else {}),
         }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """What became of a modal: the errors it shows, and the views still open, the topmost last."""
-
-    errors: Mapping[str, str]
-    open: tuple[Json, ...]
 
 
 @dataclass(frozen=True)
@@ -132,17 +123,6 @@ class SlackServer:
         with_them = [c["id"] for c in state["channels"] if c["is_im"] and user in c["members"]]
         return [message for channel in with_them for message in await self._kept(channel)]
 
-    async def log(self) -> list[Json]:
-        """Everything that went between the server and its apps, the oldest first (it keeps a thousand)."""
-        log: list[Json] = (await self._control("log"))["log"]
-        return log
-
-    async def say(self, channel: str, user: str, text: str, thread_ts: str | None = None) -> Json:
-        """A person writes; answers the message."""
-        said = await self._control("message", channel=channel, user=user, text=text, thread_ts=thread_ts)
-        message: Json = said["message"]
-        return message
-
     async def click(self, channel: str, ts: str, user: str, action: str | Mapping[str, Any]) -> None:
         """A person presses the button with this action_id; a mapping is sent as it is, however forged.
 
@@ -174,17 +154,6 @@ class SlackServer:
         views: list[Json] = (await self._page())["modalStack"]
         return views
 
-    async def submit_view(self, user: str, values: Mapping[str, Mapping[str, Any]]) -> Submitted:
-        """A person fills the topmost modal, `{block_id: {action_id: text or element state}}`, and submits it."""
-        assert await self.modals(), "no modal is open"
-        filled = {
-            block: {action: _typed(value) for action, value in actions.items()}
-            for block, actions in values.items()
-        }
-        submission = {"t": "view_submit", "user": user, "values": filled}
-        answer = await self._through_page(submission, lambda told: told["t"] in {"view", "view_errors"})
-        return Submitted(answer.get("errors") or {}, tuple(answer.get("stack") or await self.modals()))
-
     async def is_connected(self) -> bool:
         """Whether the app holds a Socket Mode connection."""
         apps = (await self._page())["apps"]
@@ -202,11 +171,11 @@ class SlackServer:
         url, timeout = f"{self.url}/_control/{path}", aiohttp.ClientTimeout(total=_ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             if body or post:
-                return await _told(http.post(url, json=body))
+                return await _response(http.post(url, json=body))
             try:
-                return await _told(http.get(url))
+                return await _response(http.get(url))
             except aiohttp.ServerDisconnectedError:  # it is busy; reading once more changes nothing
-                return await _told(http.get(url))
+                return await _response(http.get(url))
 
     async def _page(self) -> Json:
         """What the page is shown when it opens."""
@@ -214,24 +183,13 @@ class SlackServer:
             state: Json = (await page.receive_json(timeout=_ANSWER_S))["state"]
             return state
 
-    async def _through_page(self, message: Json, until: Callable[[Json], bool]) -> Json:
-        """Do as the page does, and answer the first thing it is told that is `until`."""
-        async with aiohttp.ClientSession() as http, http.ws_connect(f"{self.url}/ui") as page:
-            await page.receive_json(timeout=_ANSWER_S)
-            await page.send_json(message)
-            async with asyncio.timeout(_ANSWER_S):
-                while True:
-                    told: Json = await page.receive_json()
-                    if until(told):
-                        return told
 
-
-async def _told(asked: Any) -> Json:
+async def _response(request: Any) -> Json:
     """What the server answers."""
-    async with asked as answer:
+    async with request as answer:
         assert answer.status == 200, await answer.text()
-        told: Json = await answer.json()
-        return told
+        body: Json = await answer.json()
+        return body
 
 
 def pressed(blocks: list[Json], action_id: str) -> Json:
@@ -248,31 +206,13 @@ def _is_ephemeral(message: Mapping[str, Any]) -> bool:
     return message.get("subtype") == "ephemeral"
 
 
-def _typed(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"type": "plain_text_input", "value": value} if isinstance(value, str) else value
-
-
-def _is_answer(told: Json) -> bool:
-    entry = told.get("entry", {})
-    return entry.get("direction") in {"from_bot", "internal"} and entry.get("kind") in {
-        "interactive", "ack", "socket",
-    }  # fmt: skip
-
-
 @contextmanager
-def local_slack(
-    folder: Path,
-    *,
-    request_url: str | None = None,
-    mode: Mode = "events",
-    signing_secret: str = SECRET,
-    more_apps: tuple[App, ...] = (),
-) -> Iterator[SlackServer]:
-    """A workspace with the app of the tests, and with `more_apps`, whose every id and token is another."""
+def local_slack(folder: Path, *, request_url: str, mode: Mode = "events") -> Iterator[SlackServer]:
+    """A workspace with the app of the tests."""
     program = require("local-slack", _PROGRAM if _PROGRAM.exists() else None, WAY_TO_GET)
-    app = App(mode, signing_secret=signing_secret, request_url=request_url)
+    app = App(mode, request_url=request_url)
     file, port = folder / "slack.json", free_port()
-    file.write_text(json.dumps(_config((app, *more_apps))))
+    file.write_text(json.dumps(_config(app)))
     command = [str(program), "--config", str(file), "--port", str(port), "--base-host", "127.0.0.1",
                "--files-dir", str(folder / "files")]  # fmt: skip
     with group_of_its_own(*command) as process:
@@ -281,12 +221,11 @@ def local_slack(
         yield server
 
 
-def _config(apps: tuple[App, ...]) -> Json:
-    bots = [app.bot_user for app in apps]
-    members = [*(str(person["id"]) for person in PEOPLE.values()), *bots]
+def _config(app: App) -> Json:
+    members = [*(str(person["id"]) for person in PEOPLE.values()), app.bot_user]
     return {
         "workspace": {"name": "Northwind", "domain": "northwind", "teamId": TEAM},
-        "apps": [app.as_config() for app in apps],
+        "apps": [app.as_config()],
         "users": [{"name": name, **person} for name, person in PEOPLE.items()],
         "channels": [{"id": id_, "name": name, "members": members} for name, id_ in CHANNELS.items()],
     }

@@ -3,7 +3,7 @@
     python -m tests.crash.acknowledging URL FIRST [FILE_SIZE_LIMIT]
 
 With a limit, the kernel refuses to let any file grow past so many bytes: the write-ahead log meets a real
-I/O error in the middle of whatever it is doing. Prints `REFUSED n` for each unit that was refused.
+I/O error in the middle of its work. Prints `REFUSED n` for each unit that was refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An agent process: its tools, its flows, and the world they act on.
 
-The world is `world.jsonl`: each call of a tool is one line, on the disk before the call returns, with everything the
-tool was told. What the service answered is `answers.jsonl`: one line, on the disk before the SDK sees the answer.
+The world is `world.jsonl`: each call of a tool is one line, on the disk before the call returns, with all its
+arguments. What the service answered is `answers.jsonl`: one line, on the disk before the SDK sees the answer.
 """
 
 from __future__ import annotations
@@ -59,31 +59,19 @@ def live(life: Life) -> None:
     _remember_answers(life.folder)
     registry = ToolRegistry()
     tools = Tools(life.folder, registry)
-    settings = Settings(
-        url=life.url,
-        agent=AGENT,
-        key_path=life.folder / "agent.pem",
-        journal_path=life.folder / "journal.db",
-        allow_dev=True,
-        retries=1,
-        retry_base_seconds=0.001,
-        retry_max_seconds=0.002,
-        connect_seconds=2.0,
-    )
+    quick: dict[str, Any] = {"retries": 1, "retry_base_seconds": 0.001, "retry_max_seconds": 0.002}
+    key, journal = life.folder / "agent.pem", life.folder / "journal.db"
+    settings = Settings(life.url, AGENT, key, journal, allow_dev=True, connect_seconds=2.0, **quick)
     with Runtime(settings, registry=registry) as runtime:
         said = VERBS[life.flow](runtime, life) if life.flow in VERBS else _step(life, runtime, tools)
-    (life.folder / "told.json").write_text(json.dumps(said))
+    (life.folder / "result.json").write_text(json.dumps(said))
 
 
 def _step(life: Life, runtime: Runtime, tools: Tools) -> dict[str, Any]:
     raised, words, reviews = None, "", []
-    txn = transaction(
-        life.key,
-        runtime=runtime,
-        wait=life.wait,
-        accept_edits=life.flow == "edited",
-        on_question=lambda _: "because it came late",
-    )
+    options: dict[str, Any] = {"wait": life.wait, "accept_edits": life.flow == "edited"}
+    options["on_question"] = lambda _: "because it came late"
+    txn = transaction(life.key, runtime=runtime, **options)
     try:
         with txn:
             for name, *args in FLOWS[life.flow]:
@@ -121,7 +109,7 @@ VERBS: dict[str, Callable[[Runtime, Life], dict[str, Any]]] = {
 
 
 def _decline(runtime: Runtime, life: Life) -> int:
-    """Decline whatever is proposed."""
+    """Decline every proposal."""
     proposals = open_proposals(runtime.client().view(_txn(runtime, life)))
     for proposal in proposals:
         runtime.client().decline_proposal(proposal.proposal_id, "it was all delivered")
@@ -171,7 +159,7 @@ def append(path: Path, line: dict[str, Any]) -> None:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What stands there, in order; a last line that a crash cut short was never told to anybody."""
+    """The lines of a file; a last line that a crash cut short was never acknowledged."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
@@ -182,7 +170,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class Tools:
-    """The tools of this agent. `world.jsonl` tells what they did."""
+    """The tools of this agent. `world.jsonl` has their calls."""
 
     folder: Path
     registry: ToolRegistry
@@ -196,9 +184,9 @@ class Tools:
             self.act({"order_id": order_id, "amount_cents": amount_cents})
             return f"r-{order_id}"
 
-        @tool(
-            "invoice", resource=("Order", "order_id"), idempotent=True, timeout_seconds=1, registry=registry
-        )
+        more: dict[str, Any] = {"timeout_seconds": 1, "registry": registry}
+
+        @tool("invoice", resource=("Order", "order_id"), idempotent=True, **more)
         def invoice(order_id: str) -> str:
             """Send an invoice; the same call key sends it once."""
             self.act({"order_id": order_id})
@@ -235,9 +223,7 @@ class Tools:
             paid = [one for one in lines(self.folder / "world.jsonl") if one["call_key"] == key]
             return Happened(f"p-{paid[0]['args']['order_id']}") if paid else DidNotHappen()
 
-        @tool(
-            "pay", resource=("Order", "order_id"), probe="find_payment", timeout_seconds=1, registry=registry
-        )
+        @tool("pay", resource=("Order", "order_id"), probe="find_payment", **more)
         def pay(order_id: str) -> str:
             """Pay for an order; the bank can be asked whether it has."""
             self.act({"order_id": order_id})

@@ -1,4 +1,4 @@
-"""An agent process that dies where it is told to: `kill -9` before or after every journal commit and every request.
+"""An agent process that dies at a given point: `kill -9` before or after every journal commit and every request.
 
 `run` is what the child does; it is imported by a fork server, so that a hundred deaths take seconds. Points are counted
 as they are passed ("commit 3 begins", "POST /v1/redemptions answered", "refund acted"), so a list of all of them comes
@@ -38,7 +38,7 @@ from countersign import (
 from countersign.contract import canonicalize
 from countersign.journal.location import JournalLocation, JournalUrl
 from tests.crash.forking import forked
-from tests.crash.in_a_task import Run, told_in_tasks, what_it_says
+from tests.crash.in_a_task import Run, run_in_tasks, what_it_says
 from tests.crash.passing import Points, passing, watch
 from tests.crash.programs import calls_in, program_in
 
@@ -54,7 +54,7 @@ class Life:
     flow: str
     key: str = "t-1"
     dies_at: str | None = None
-    dies_after: int | None = None  # so many points, whichever they are
+    dies_after: int | None = None  # so many points
     cancelled_after: int | None = None  # the same of its task, where it has one
     cancelled_at: str | None = None  # or at the first point with that in its name
     resumes: bool = False  # recover what others left instead of running the step
@@ -71,8 +71,8 @@ def ended(life: Life, process: BaseProcess) -> dict[str, Any]:
     """The same of one that was started."""
     process.join(SECONDS)
     assert process.exitcode in {0, -signal.SIGKILL}, f"{life} ended with {process.exitcode}"
-    told = life.folder / f"{life.name}.json"
-    said: dict[str, Any] = json.loads(told.read_text()) if process.exitcode == 0 else {"raised": "killed"}
+    report = life.folder / f"{life.name}.json"
+    said: dict[str, Any] = json.loads(report.read_text()) if process.exitcode == 0 else {"raised": "killed"}
     said["points"] = (life.folder / f"{life.name}.log").read_text().splitlines()
     process.close()
     return said
@@ -91,8 +91,8 @@ def acts(folder: Path) -> list[str]:
 
 def fired(folder: Path) -> dict[str, bytes]:
     """What refunds were called with, by the id of the effect, as the tool itself wrote it down."""
-    told = [json.loads(given) for _, given in _world(folder) if given]
-    return {one["effect_id"]: canonicalize(one["args"]) for one in told}
+    calls = [json.loads(given) for _, given in _world(folder) if given]
+    return {one["effect_id"]: canonicalize(one["args"]) for one in calls}
 
 
 def _world(folder: Path) -> list[tuple[str, str]]:
@@ -107,19 +107,13 @@ def run(life: Life) -> None:
     watch(points)
     registry = ToolRegistry()
     flow = _flow(life, registry)
-    settings = Settings(
-        url=life.url,
-        agent="support",
-        key_path=life.folder / "agent.pem",
-        journal_path=place_in(life.folder),
-        retry_base_seconds=0.001,
-        retry_max_seconds=0.002,
-    )
+    quick: dict[str, Any] = {"retry_base_seconds": 0.001, "retry_max_seconds": 0.002}
+    settings = Settings(life.url, "support", life.folder / "agent.pem", place_in(life.folder), **quick)
     with Runtime(settings, registry=registry) as runtime:
         if life.resumes:
             said = {"resumed": [one.after for one in resume(runtime)]}
         elif life.rivals:
-            said = {"rivals": told_in_tasks(flow, points, life.rivals, runtime)}
+            said = {"rivals": run_in_tasks(flow, points, life.rivals, runtime)}
         else:
             said = _step(life, runtime, flow)
     (life.folder / f"{life.name}.json").write_text(json.dumps(said))

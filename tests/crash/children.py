@@ -1,7 +1,7 @@
 """Real processes, forked from a server that has imported everything, so that a hundred of them take seconds.
 
 The service runs `policy-service serve`, an operator any other verb of that command; the agent runs the SDK with the
-tools of `agent.py`. Each may be told where to die.
+tools of `agent.py`. Each may be killed at a given point.
 """
 
 from __future__ import annotations
@@ -144,15 +144,15 @@ def run_command(command: Command) -> int:
 
 def run_agent(life: Any) -> dict[str, Any]:
     """One life of the agent to its end; what it could still say."""
-    told: Path = life.folder / "told.json"
-    told.unlink(missing_ok=True)
+    report: Path = life.folder / "result.json"
+    report.unlink(missing_ok=True)
     child = Child(_live, life)
     try:
         code = child.wait()
         if code == -signal.SIGKILL:
             return {"raised": "killed"}
         assert code == 0, f"{life} ended with {code}"
-        said: dict[str, Any] = json.loads(told.read_text())
+        said: dict[str, Any] = json.loads(report.read_text())
         return said
     finally:
         child.close()

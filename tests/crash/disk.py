@@ -52,7 +52,7 @@ class Injected:
 
 @contextmanager
 def failing(pid: int, files: tuple[Path, ...], fault: Fault, log: Path) -> Iterator[Injected]:
-    """The files fail that process as told while the block lasts."""
+    """Inject the fault into the calls of that process on these files while the block lasts."""
     strace = require("strace", shutil.which("strace"), WAY_TO_GET)
     when = f"{fault.nth}{'+' if fault.on else ''}"
     paths = [word for file in files for word in ("-P", str(file))]

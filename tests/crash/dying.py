@@ -1,9 +1,9 @@
-"""A process that ends by SIGKILL where it is told to, and says which fault points it has passed.
+"""A process that ends by SIGKILL at a given point, and records which fault points it has passed.
 
 Put into a child process after it was forked, around the real code: what commits, what makes files durable, what asks
 the service, what calls a tool. `before` is the last moment at which the act has not happened (a unit of work has run,
 its COMMIT is not sent; a journal transaction has run, its COMMIT is not sent; a request is not sent; a tool is not
-called); `after` is the first at which it has and nobody has been told.
+called); `after` is the first at which it has and no caller was notified.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Death:
         return f"{self.phase} {self.point} #{self.nth}"
 
 
+Act = Callable[..., Any]
+
+
 class Passing:
     """Counts and writes down the points as they are passed, and ends the process at one of them."""
 
@@ -47,11 +50,7 @@ class Passing:
 
     def __call__(self, phase: str, point: str) -> None:
         nth = self._counts[phase, point] = self._counts.get((phase, point), 0) + 1
-        died = self._death is not None and (point, phase, nth) == (
-            self._death.point,
-            self._death.phase,
-            self._death.nth,
-        )
+        died = self._death == Death(point, phase, nth)
         os.write(self._log, f"{phase}\t{point}\t{nth}\t{'died' if died else ''}\n".encode())
         if died:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -59,7 +58,7 @@ class Passing:
 
 
 def _name(sites: dict[str, list[Site]], frame: FrameType | None) -> str | None:
-    """The point that the calling frame stands at."""
+    """The fault point of the calling frame."""
     if frame is None:
         return None
     for site in sites.get(frame.f_code.co_filename, ()):
@@ -69,7 +68,7 @@ def _name(sites: dict[str, list[Site]], frame: FrameType | None) -> str | None:
 
 
 def _which(value: Any) -> str:
-    """The word for a value that tells apart the points of one call: its own, or its name in the table it is from."""
+    """The name of a value that distinguishes the points of one call: its own, or its name in the table it is from."""
     if isinstance(value, str):
         return value
     from policy_service.channels.admin.commands import COMMANDS
@@ -91,7 +90,7 @@ def _by_file(sites: tuple[Site, ...]) -> dict[str, list[Site]]:
 
 
 class _Watched:
-    """A unit of work that tells when it has run; `resolve_futures` when it was committed."""
+    """A unit of work that reports when it has run; `resolve_futures` reports the commit."""
 
     def __init__(self, unit: Callable[[Any], Any], point: str, passing: Passing) -> None:
         self.unit, self.point, self.passing = unit, point, passing
@@ -147,9 +146,7 @@ def _watch_files(sites: dict[str, list[Site]], passing: Passing) -> None:
                     setattr(module, name, _watched_call(vars(module)[name], sites, passing))
 
 
-def _watched_call(
-    act: Callable[..., Any], sites: dict[str, list[Site]], passing: Passing
-) -> Callable[..., Any]:
+def _watched_call(act: Act, sites: dict[str, list[Site]], passing: Passing) -> Act:
     @functools.wraps(act)
     def watched(*args: Any, **kwargs: Any) -> Any:
         point = _name(sites, sys._getframe(1))
@@ -208,9 +205,7 @@ def _journaled(unit: Any, point: str, passing: Passing) -> Iterator[Any]:
     passing("after", point)
 
 
-def _watched_tool(
-    call: Callable[..., Any], sites: dict[str, list[Site]], passing: Passing
-) -> Callable[..., Any]:
+def _watched_tool(call: Act, sites: dict[str, list[Site]], passing: Passing) -> Act:
     def watched(self: Any, fn: Any, kwargs: Any, timeout_seconds: float | None) -> Any:
         point = _name(sites, sys._getframe(1)) or "?"
 
@@ -226,7 +221,7 @@ def _watched_tool(
     return watched
 
 
-def _watched_request(send: Callable[..., Any], point: str, passing: Passing) -> Callable[..., Any]:
+def _watched_request(send: Act, point: str, passing: Passing) -> Callable[..., Any]:
     assert inspect.iscoroutinefunction(send)
 
     @functools.wraps(send)
@@ -239,7 +234,7 @@ def _watched_request(send: Callable[..., Any], point: str, passing: Passing) -> 
     return watched
 
 
-def _watched_live(act: Callable[..., Any], point: str, passing: Passing) -> Callable[..., Any]:
+def _watched_live(act: Act, point: str, passing: Passing) -> Callable[..., Any]:
     @functools.wraps(act)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         nothing = not point.endswith(".run") and not self

@@ -17,17 +17,9 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+_PRELOADED = "pytest uvicorn policy_service.app policy_service.cli countersign.cli".split()
 _CONTEXT.set_forkserver_preload(
-    [
-        "pytest",
-        "uvicorn",
-        "policy_service.app",
-        "policy_service.cli",
-        "countersign.cli",
-        "tests.crash.alone",
-        "tests.crash.agent",
-        "tests.crash.children",
-    ]
+    [*_PRELOADED, "tests.crash.alone", "tests.crash.agent", "tests.crash.children"]
 )
 
 

@@ -1,4 +1,4 @@
-"""The chapter of people with passkeys: they enrol, vouch, countersign, are warned, remove; a copied key is told of."""
+"""The chapter of people with passkeys: they enrol, vouch, countersign, are warned, remove; a copied key is logged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Holder:
         return self.send(person, _form(page.text, "nonce"), credential=credential)
 
     def approve(self, person: Person, review: str) -> httpx2.Response | None:
-        """None where it landed before, though nobody said so."""
+        """None where it was recorded before, without an answer."""
         text = person._get(f"/reviews/{review}?full=1").text
         if f"/reviews/{review}/step-up" not in text:
             return None
@@ -103,7 +103,8 @@ def steps_up(story: Story) -> None:
 
     story.as_person(approve)
     with story.reading() as conn:
-        told = select(table(AuditRow).c.kind).where(table(AuditRow).c.kind == "passkey_counter_regressed")
+        kind = table(AuditRow).c.kind
+        regressed = select(kind).where(kind == "passkey_counter_regressed")
 
         def copied(person: Person) -> None:
             maya.keys[0].count = 0
@@ -123,6 +124,6 @@ def steps_up(story: Story) -> None:
         story.as_person(removed_by_a_copy)
         maya.keys[0].count = 200
         conn.rollback()
-        assert len(conn.execute(told).all()) >= 2
+        assert len(conn.execute(regressed).all()) >= 2
     story.as_person(lambda person: maya.remove(person, 1))
     story.finish()

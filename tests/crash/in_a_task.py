@@ -1,5 +1,5 @@
-"""An agent in asyncio: its steps run in tasks, the first of which is cancelled where that was drawn, and say what they
-were told.
+"""An agent in asyncio: its steps run in tasks, the first of which is cancelled where that was drawn, and return their
+results.
 """
 
 from __future__ import annotations
@@ -10,17 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from countersign import (
-    Abort,
-    CountersignError,
-    Retry,
-    Runtime,
-    Serialize,
-    Transaction,
-    run_transaction,
-    transaction,
-)
-from countersign.live.isolation import Isolation
+from countersign import CountersignError, Runtime, Transaction, run_transaction, transaction
+from countersign.live.isolation import Abort, Isolation, Retry, Serialize
 from tests.crash.passing import Points
 
 ISOLATIONS: dict[str, Isolation] = {"Abort": Abort(), "Retry": Retry(attempts=5), "Serialize": Serialize()}
@@ -35,7 +26,7 @@ class Run:
     isolation: str = "Abort"  # a name of ISOLATIONS
 
 
-def told_in_tasks(body: Body, points: Points, runs: Sequence[Run], runtime: Runtime) -> list[dict[str, Any]]:
+def run_in_tasks(body: Body, points: Points, runs: Sequence[Run], runtime: Runtime) -> list[dict[str, Any]]:
     """Run them at the same time, each to its end, or the first to where it is cancelled."""
 
     async def together() -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ Row = Mapping[str, Any]
 _RANK = {"review": 0, "ready": 1, "redeemed": 2, "settled": 3, "unsettled": 3, "ended": 3}
 _HAPPENED = {"fired", "compensating", "compensated", "compensation_failed"}
 _NOT_HAPPENED = {"denied", "expired", "withdrawn", "revoked", "failed", "unused", "review", "released"}
-_TOLD_TO_PEOPLE = {"unknown", "compensation_failed"}
+_NEEDS_TASK = {"unknown", "compensation_failed"}
 _TERMINAL = {state.value for state in EffectState if not any(can_transition(state, to) for to in EffectState)}
 
 
@@ -52,7 +52,7 @@ class Evidence:
 
     conn: Connection
     agents: tuple[Path, ...]  # folders of agents
-    votes_told: list[tuple[str, str]] = field(default_factory=list)  # person and review, acknowledged
+    votes_acknowledged: list[tuple[str, str]] = field(default_factory=list)  # person and review, acknowledged
     idempotent: frozenset[str] = frozenset()  # tools that may be called again with the same call key
 
     def rows(self, model: type[SQLModel]) -> list[Row]:
@@ -142,11 +142,8 @@ def fired_once(seen: Evidence) -> Iterator[str]:
         if len({(call["call_key"], call["attempt"], call["args_digest"]) for call in made}) > 1:
             yield f"{made[0]['tool']} {effect_id[:8]} was called as different calls"
     for (effect_id, _), effect in seen.effects.items():
-        happened = (
-            len(calls.get(effect_id, ()))
-            if seen.redemptions.get(effect_id, {}).get("rev") == effect["rev"]
-            else 0
-        )
+        this = seen.redemptions.get(effect_id, {}).get("rev") == effect["rev"]
+        happened = len(calls.get(effect_id, ())) if this else 0
         if effect["state"] in _HAPPENED and not happened:
             yield f"{effect['tool']} {effect_id[:8]} is {effect['state']} and was never called"
         if effect["state"] in _NOT_HAPPENED and happened:
@@ -192,7 +189,7 @@ def redeemed_while_it_was_allowed(seen: Evidence) -> Iterator[str]:
 
 
 def reviewed_by_distinct_people(seen: Evidence) -> Iterator[str]:
-    """I-5: the gates of a reviewed release were met by distinct people, on this revision, nobody denying."""
+    """I-5: the gates of a reviewed release were met by distinct people, on this revision, without a denial."""
     owners = {row["name"]: row["owner"] for row in seen.rows(AgentRow)}
     votes: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for vote in seen.rows(VoteRow):
@@ -223,10 +220,10 @@ def terminal_states_absorb(seen: Evidence) -> Iterator[str]:
         if states.get(effect) in _TERMINAL:
             yield f"{effect} was {states[effect]}, then {line['kind']}"
         states[effect] = line["body"]["to"] if state == "submitted" else state
-    for (effect_id, _rev), told in _last_told(seen).items():
+    for (effect_id, _rev), reported in _last_reported(seen).items():
         now = next(row["state"] for (e, rev), row in seen.effects.items() if (e, rev) == (effect_id, _rev))
-        if told in _TERMINAL and told != now:
-            yield f"{effect_id[:8]} was told to be {told} and is {now}"
+        if reported in _TERMINAL and reported != now:
+            yield f"{effect_id[:8]} was reported as {reported} and is {now}"
 
 
 def acknowledged_survives(seen: Evidence) -> Iterator[str]:
@@ -239,7 +236,7 @@ def acknowledged_survives(seen: Evidence) -> Iterator[str]:
         for view in _views(answer["body"]):
             held = transactions.get((view["txn"], view["rev"]))
             if held is None or _RANK[held] < _RANK[view["state"]]:
-                yield f"{answer['method']} {answer['path']} told {view['state']}, the service holds {held}"
+                yield f"{answer['method']} {answer['path']} reported {view['state']}, the service holds {held}"
             if view.get("receipt") and view.get("attempt_id") not in attempts:
                 yield f"{answer['path']} gave a receipt of attempt {view.get('attempt_id')}, which is not there"
         if answer["path"] == "/v1/outcomes":
@@ -248,11 +245,8 @@ def acknowledged_survives(seen: Evidence) -> Iterator[str]:
                 if "redeemed" in states:
                     yield f"the report that {one['effect_id'][:8]} is {one['outcome']} was taken and is lost"
     voted = {(row["sub"], row["review_id"]) for row in seen.rows(VoteRow)}
-    yield from (
-        f"the vote of {sub} on {review} is lost"
-        for sub, review in seen.votes_told
-        if (sub, review) not in voted
-    )
+    lost = [one for one in seen.votes_acknowledged if one not in voted]
+    yield from (f"the vote of {sub} on {review} is lost" for sub, review in lost)
 
 
 def one_line_for_each_transition(seen: Evidence) -> Iterator[str]:
@@ -283,19 +277,18 @@ def one_resource_for_a_key(seen: Evidence) -> Iterator[str]:
         if len(resources | {kept[key]} if key in kept else resources) > 1:
             yield f"the key {key} named {resources}, and {kept.get(key)} is kept"
     known = {row["txn"] for row in seen.rows(TransactionRow)}
-    yield from (
-        f"the key {key} names {txn}, which is not there" for key, txn in kept.items() if txn not in known
-    )
+    gone = [(key, txn) for key, txn in kept.items() if txn not in known]
+    yield from (f"the key {key} names {txn}, which is not there" for key, txn in gone)
 
 
 def nothing_hangs(seen: Evidence) -> Iterator[str]:
-    """I-14: what can be finished is finished, and of the rest somebody was told."""
+    """I-14: what can be finished is finished, and the rest has tasks."""
     now = datetime.now(UTC)
     asked = {row["effect_id"] for row in seen.rows(TaskRow) if row["state"] == "open"}
     for (effect_id, _), effect in seen.effects.items():
         if effect["state"] == "redeemed":
-            yield f"{effect['tool']} {effect_id[:8]} is still redeemed, nobody was told"
-        if effect["state"] in _TOLD_TO_PEOPLE and effect_id not in asked:
+            yield f"{effect['tool']} {effect_id[:8]} is still redeemed"
+        if effect["state"] in _NEEDS_TASK and effect_id not in asked:
             yield f"{effect['tool']} {effect_id[:8]} is {effect['state']}, and there is no task"
         if effect["state"] == "compensating" and not any(
             row["compensates"] == effect_id and row["state"] in {"review", "unknown"}
@@ -319,7 +312,7 @@ def nothing_hangs(seen: Evidence) -> Iterator[str]:
 
 
 def _hanging(folder: Path, asked: Iterable[str], seen: Evidence) -> Iterator[str]:
-    """What an agent's journal leaves open: only what waits for people, or was told to them."""
+    """What an agent's journal leaves open: only what waits for people, or is a task."""
     path = folder / "journal.db"
     if not path.exists():
         return
@@ -334,15 +327,13 @@ def _hanging(folder: Path, asked: Iterable[str], seen: Evidence) -> Iterator[str
         ).fetchone()[0]
     finally:
         journal.close()
-    waiting = {
-        row["txn"] for row in seen.rows(TransactionRow) if row["state"] in {"review", "unsettled", "redeemed"}
-    }
+    open_states = {"review", "unsettled", "redeemed"}
+    waiting = {row["txn"] for row in seen.rows(TransactionRow) if row["state"] in open_states}
     for row in transactions:
         if row["state"] in OPEN_TXN and row["txn"] not in waiting:
             yield f"the journal holds {row['run_key']} as {row['state']}: {row['note']}"
-    yield from (
-        f"the journal holds {row['tool']} as {row['state']}" for row in effects if row["state"] == "firing"
-    )
+    firing = [row for row in effects if row["state"] == "firing"]
+    yield from (f"the journal holds {row['tool']} as {row['state']}" for row in firing)
     if unsent:
         yield f"{unsent} outcomes were never reported"
 
@@ -371,12 +362,12 @@ def _views(body: Any) -> Iterator[Row]:
             yield {**body["transaction"], **{k: body[k] for k in ("receipt", "attempt_id") if k in body}}
 
 
-def _last_told(seen: Evidence) -> dict[tuple[str, int], str]:
-    told = {}
+def _last_reported(seen: Evidence) -> dict[tuple[str, int], str]:
+    reported = {}
     for answer in seen.answers:
         for view in _views(answer["body"]) if 200 <= answer["status"] < 300 else ():
-            told.update({(one["effect_id"], view["rev"]): one["state"] for one in view["effects"]})
-    return told
+            reported.update({(one["effect_id"], view["rev"]): one["state"] for one in view["effects"]})
+    return reported
 
 
 def _seconds(moment: datetime) -> float:

@@ -17,21 +17,15 @@ def matrix(points: Mapping[str, Sequence[str]], every_day: Set[tuple[str, str, s
     Raises:
         ValueError: an entry of ``every_day`` is at no point; a renamed one would run in `make test-long` only.
     """
-    cases = {
-        (engine, point, phase) for engine, reached in points.items() for point in reached for phase in PHASES
-    }
+    places = [(engine, point) for engine, reached in points.items() for point in reached]
+    cases = {(engine, point, phase) for engine, point in places for phase in PHASES}
     if unknown := every_day - cases:
         raise ValueError(f"these deaths are at no point of the code: {sorted(unknown)}")
+    ordered = [(engine, point, phase) for engine, point in places for phase in PHASES]
     return [
-        pytest.param(
-            engine,
-            Death(point, phase),
-            marks=_marks(engine, daily=(engine, point, phase) in every_day),
-            id=f"{engine}-{phase}-{point}",
-        )
-        for engine, reached in points.items()
-        for point in reached
-        for phase in PHASES
+        pytest.param(engine, Death(point, phase), marks=marks, id=f"{engine}-{phase}-{point}")
+        for engine, point, phase in ordered
+        for marks in [_marks(engine, daily=(engine, point, phase) in every_day)]
     ]
 
 

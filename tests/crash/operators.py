@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from countersign.contract import PrivateKey, names
 from policy_service.channels.admin.commands import COMMANDS
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.storage.core import find, insert_row, table
+from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackLinkRow, SlackPlaceRow
 from policy_service.storage.system_tables import OutboxRow, PasskeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
@@ -29,10 +29,8 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
     other = PrivateKey.generate().public
     effect = names.txn_id(agent=AGENT, run_key="large")
     with story.reading() as conn:
-        (effect_id,) = conn.scalars(
-            select(table(EffectRow).c.effect_id).where(table(EffectRow).c.txn == effect)
-        )
-        commit = conn.scalar(select(table(DecisionRow).c.commit))
+        (effect_id,) = [row.effect_id for row in find(conn, EffectRow, txn=effect)]
+        commit = find(conn, DecisionRow)[0].commit
     person = f"{DEV_ISSUER}|tomas"
     stolen, lost = _enrolled(story, "stolen"), _enrolled(story, "lost")
     assert stolen != lost
@@ -76,14 +74,12 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
     for verb, args in words.items():
         say(verb, args)
     with story.reading() as conn:
-        assert "second" in conn.scalars(select(table(AgentRow).c.name)).all()
+        assert find(conn, AgentRow, name="second")
 
 
 def _abandoned(story: Story) -> str:
     """A place that was written to once."""
-    with story.reading() as conn:
-        insert_row(conn, SlackPlaceRow(place="#old", not_before=datetime.now(UTC), since=datetime.now(UTC)))
-        conn.commit()
+    story.insert(SlackPlaceRow(place="#old", not_before=datetime.now(UTC), since=datetime.now(UTC)))
     return "#old"
 
 
@@ -93,9 +89,7 @@ def _linked(story: Story) -> str:
         team_id="T0ACME", user_id="U0TOMAS", iss=DEV_ISSUER, sub="tomas", assurance="dev", account="tomas",
         linked_at=datetime.now(UTC), linked_by="",
     )  # fmt: skip
-    with story.reading() as conn:
-        insert_row(conn, row)
-        conn.commit()
+    story.insert(row)
     return row.user_id
 
 
@@ -106,9 +100,7 @@ def _enrolled(story: Story, name: str) -> str:
         passkey_id=f"pk_{name}", credential_id=name, key_digest=name, public_key=b"", iss=DEV_ISSUER, sub="tomas",
         name=name, sign_count=0, created_by="", created_at=now, counts_from=now,
     )  # fmt: skip
-    with story.reading() as conn:
-        insert_row(conn, row)
-        conn.commit()
+    story.insert(row)
     return row.passkey_id
 
 

@@ -26,12 +26,12 @@ class Points:
     """Those of one process, and where it ends."""
 
     def __init__(self, log: Path, life: Any) -> None:
-        """Where it ends stands in its `alone.Life`."""
+        """`life`, an `alone.Life`, has the point at which it ends."""
         self._log = log.open("w", buffering=1)
         self._dies_at, self._dies_after = life.dies_at, life.dies_after
         self._cancelled_after, self._cancelled_at = life.cancelled_after, life.cancelled_at
         self._counts: dict[str, int] = {}
-        self.cancel: Callable[[], object] = lambda: None  # of whatever task there is
+        self.cancel: Callable[[], object] = lambda: None  # of the running task
 
     def __call__(self, name: str) -> None:
         self._counts[name] = self._counts.get(name, 0) + 1

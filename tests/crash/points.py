@@ -1,7 +1,7 @@
 """The fault points of both sides, read from the code: every place where something durable or outside happens.
 
 Nothing is built into the product for this. A point is a call in the source, found in its syntax tree and named after
-the module it stands in and the function it runs:
+its module and the function it runs:
 
 * service: each unit of work (`db.write`, `db.write_sync`), and each durable act on files (`DURABLE`);
 * agent: each journal transaction (`database.unit`, and `leases.unit` for the owner's), each request to the service,
@@ -37,7 +37,7 @@ LIVE_MOVES = frozenset({"run", "prepare", "commit", "undo"})
 
 @dataclass(frozen=True)
 class Site:
-    """One call in the source that is a fault point, or several where `many` names the local that tells which."""
+    """One call in the source that is a fault point, or several where the local variable `many` distinguishes them."""
 
     name: str
     file: Path
@@ -55,11 +55,8 @@ class Site:
 @cache
 def service_sites() -> tuple[Site, ...]:
     """Every call of the service that commits a unit of work or makes a file durable."""
-    found = [
-        (_named(module, _unit_of(call)), file, call)
-        for file, module, _, call in _calls(SERVICE, WRITES)
-        if _is_write(call)
-    ]
+    writes = [(module, file, call) for file, module, _, call in _calls(SERVICE, WRITES) if _is_write(call)]
+    found = [(_named(module, _unit_of(call)), file, call) for module, file, call in writes]
     found += [
         (_named(module, f"{function}>{call.func.id}"), file, call)
         for file, module, function, call in _calls(SERVICE, DURABLE)
@@ -125,8 +122,8 @@ def _methods(file: Path, owner: str, wanted: object) -> tuple[str, ...]:
 
 
 def _calls(package: Path, names: Iterable[str]) -> Iterator[tuple[Path, str, str, ast.Call]]:
-    """Every call in the files of a package that call one of these names: its file, its module, the function it stands
-    in, itself.
+    """Every call in the files of a package that call one of these names: its file, its module, the function
+    around it, itself.
     """
     called = re.compile(rf"\b({'|'.join(names)})\(")
     for file in sorted(package.rglob("*.py")):
@@ -178,7 +175,7 @@ def _named(module: str, what: str) -> str:
     return f"{module}:{what}"
 
 
-# One call, many points: the local variable of the caller that tells them apart, and all its values.
+# One call, many points: the local variable of the caller that distinguishes them, and all its values.
 def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
     return {
         "channels.admin.socket:verb": ("verb", tuple(COMMANDS)),
@@ -189,11 +186,8 @@ def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def _queues() -> tuple[str, ...]:
     """The queues that are swept: the second argument of each call of `_each`."""
-    calls = (
-        call
-        for _, _, _, call in _calls(SERVICE / "workflow" / "expiry", ["_each"])
-        if getattr(call.func, "id", "") == "_each"
-    )
+    swept = _calls(SERVICE / "workflow" / "expiry", ["_each"])
+    calls = (call for *_, call in swept if getattr(call.func, "id", "") == "_each")
     return tuple(call.args[1].id for call in calls if isinstance(call.args[1], ast.Name))
 
 

@@ -41,7 +41,7 @@ def booking(number: int) -> st.SearchStrategy[list[Act]]:
 
 @dataclass(frozen=True)
 class Meant:
-    """What a program asks for, if nobody dies, by the words of the documents and not by the code."""
+    """The effects of a program that is not killed, by the documents and not by the code."""
 
     program: list[Act]
 
@@ -153,13 +153,13 @@ def empty_books(folder: Path) -> None:
 
 
 def lines_in(folder: Path) -> list[int]:
-    """What stands in the ledger."""
+    """The lines of the ledger."""
     ledger = folder / "files" / LEDGER
     return [int(n) for n in ledger.read_text().split()] if ledger.exists() else []
 
 
 def rows_in(folder: Path, key: str) -> list[int]:
-    """What stands in the books for one step."""
+    """The rows of one step in the books."""
     with closing(sqlite3.connect(folder / BOOKS)) as books:
         found = books.execute("SELECT order_id FROM books WHERE step = ?", (key,)).fetchall()
     return [int(n) for (n,) in found]

@@ -35,7 +35,7 @@ class Account:
 
     @property
     def says_undone(self) -> bool:
-        """Whether it is over, and nothing of it stands."""
+        """Whether it is over, and nothing of it remains."""
         return self.state in {"settled", "ended"} and not self.says_all_done
 
 
@@ -67,17 +67,17 @@ def taken_back(world: Sequence[str]) -> set[str]:
 
 
 def require_true(said: Account, world: Sequence[str], live: Sequence[object]) -> None:
-    """Nothing that is told as done is missing, nothing that is told as not done stands, and what is told as over and
-    undone has left nothing.
+    """What the journal calls done happened, what it calls not done did not, and what it calls over and undone has
+    left nothing.
     """
-    told = f"{said}, {world}, {live} stand live"
+    context = f"{said}, {world}, live {live}"
     for name, state in said.effects:
         if state in DONE:
-            assert name in world, told
+            assert name in world, context
         if state == "compensated":
-            assert {name, name.replace("charge", "void")} <= {*world}, told
+            assert {name, name.replace("charge", "void")} <= {*world}, context
         if state in NOT_DONE:
-            assert name not in world, told
+            assert name not in world, context
     if said.says_undone:
-        assert done_forward(world) == taken_back(world), told
-        assert not live, told
+        assert done_forward(world) == taken_back(world), context
+        assert not live, context

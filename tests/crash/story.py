@@ -1,7 +1,7 @@
 """A story: an agent, a service and people, each a process of its own, any of which may die once.
 
-Whoever dies is started again and does again what it was doing, as an operator, a supervisor or a person would. Nothing
-here repairs anything: what recovery does not do is not done.
+A killed process is started again and repeats its work, as an operator, a supervisor or a person would. Nothing here
+repairs anything.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import itertools
 import json
 import shutil
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from policy_service.audit.log import highest_index
 from policy_service.channels.admin.socket import run_admin_command
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
-from policy_service.storage.core import table
+from policy_service.storage.core import Row, insert_row, table
 from policy_service.storage.slack_tables import SlackStatusRow
 from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow
@@ -40,7 +39,8 @@ from tests.crash.agent import AGENT, Life, Tools
 from tests.crash.children import Command, ServiceChild, run_agent, run_command
 from tests.crash.dying import Death
 from tests.crash.invariants import Evidence, breaches
-from tests.fakes.desk import write_key
+from tests.fakes.desk import changed, notes_database, write_key
+from tests.fakes.operated import environment
 from tests.fakes.world import fresh_data
 
 T = TypeVar("T")
@@ -79,9 +79,7 @@ when { context.input.order_id == "lapsing" };
 forbid (principal, action == Action::"void", resource)
 when { context.input.charge_id == "c-lapsing" };
 """
-STRICTER = (
-    '@id("closed") @doc("Closed for today.") forbid (principal, action == Action::"refund", resource);\n'
-)
+STRICTER = '@id("closed") @doc("Closed for today.") forbid (principal, action == Action::"refund", resource);'
 SLOW = """
 @id("slow") @approval("finance") @answer_within("80s") @remind("1s") @escalate("admin")
 forbid (principal, action == Action::"refund", resource)
@@ -102,7 +100,7 @@ class Story:
     side: str = "service"  # who is to die: "service", "operator" or "agent"
     death: Death | None = None
     more: dict[str, str] = field(default_factory=dict)
-    votes_told: list[tuple[str, str]] = field(default_factory=list)
+    votes_acknowledged: list[tuple[str, str]] = field(default_factory=list)
     service: ServiceChild | None = None
     died: bool = False
 
@@ -125,11 +123,14 @@ class Story:
     def begin(self) -> Self:
         """A data folder that was set up, an enrolled agent, a running service."""
         shutil.copytree(fresh_data(), self.data)
-        self.operator(
-            "agent-enroll", {"name": AGENT, "roles": ["support-agent"], "jwk": self.key.public.jwk()}
-        )
+        self.enroll()
         self.serve()
         return self
+
+    def enroll(self) -> None:
+        """The agent of the story with its key."""
+        args = {"name": AGENT, "roles": ["support-agent"], "jwk": self.key.public.jwk()}
+        self.operator("agent-enroll", args)
 
     def _write_bundle(self) -> None:
         (self.bundle / "tools").mkdir(parents=True)
@@ -140,9 +141,7 @@ class Story:
         for one in registry:
             if one.lane == "staged":
                 recheck = {"recheck": one.name == "invoice"}
-                manifest = type(one.draft_manifest()).model_validate(
-                    one.draft_manifest().model_dump() | recheck
-                )
+                manifest = changed(one.draft_manifest(), **recheck)
                 (self.bundle / "tools" / f"{one.name}.json").write_bytes(manifest_json(manifest))
 
     def policies(self, added: str) -> None:
@@ -161,23 +160,14 @@ class Story:
         self.agent.mkdir()
         self.key = PrivateKey.generate()
         write_key(self.agent / "agent.pem", self.key)
-        notes = sqlite3.connect(self.agent / "notes.db")
-        notes.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, order_id TEXT)")
-        notes.commit()
-        notes.close()
+        notes_database(self.agent)
 
     @property
     def env(self) -> dict[str, str]:
         """The settings of the service."""
-        return {
-            "COUNTERSIGN_DATA_DIR": str(self.data),
-            "COUNTERSIGN_BUNDLE_DIR": str(self.bundle),
-            "COUNTERSIGN_PORT": str(self.port),
-            "COUNTERSIGN_PUBLIC_URL": self.url,
-            "COUNTERSIGN_DEV_SIGNIN": "true",
-            "COUNTERSIGN_DATABASE_URL": self.database_url,
-            **{f"COUNTERSIGN_{name}": value for name, value in (SWEEPS | self.more).items()},
-        }
+        more = {"PUBLIC_URL": self.url, "DATABASE_URL": self.database_url, **SWEEPS, **self.more}
+        more = {f"COUNTERSIGN_{name}": value for name, value in more.items()}
+        return environment(self.data, self.bundle, self.port, **more)
 
     def _death_of(self, side: str) -> Death | None:
         return self.death if side == self.side and not self.died else None
@@ -246,9 +236,7 @@ class Story:
 
     # ---------------------------------------------------------------------------------------------- the agent
 
-    def live(
-        self, flow: str, key: str = "", *, dies: Death | None = None, wait: float = 0.0
-    ) -> dict[str, Any]:
+    def live(self, flow: str, key: str = "", *, dies: Death | None = None, wait: float = 0) -> dict[str, Any]:
         """One life of the agent, and further ones while somebody died under it. `dies` is part of the story."""
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -272,7 +260,7 @@ class Story:
             return said
 
     def try_to_live(self, flow: str, key: str) -> dict[str, Any]:
-        """One life of the agent, whatever comes of it."""
+        """One life of the agent; any result is accepted."""
         return run_agent(Life(self.agent, self.url, flow, key))
 
     # ---------------------------------------------------------------------------------------------- the people
@@ -295,13 +283,24 @@ class Story:
             again = next(tries) > 1
             try:
                 (person.approve if verdict == "approve" else person.deny)(review_url, "as agreed")
-            except PageError:  # it landed the first time, though nobody said so
+            except PageError:  # the first attempt was recorded without an answer
                 if not again:
                     raise
                 return
-            self.votes_told.append((sub, review_url.rpartition("/")[2]))
+            self.votes_acknowledged.append((sub, review_url.rpartition("/")[2]))
 
         self.as_person(act, sub)
+
+    def answer_review(self, said: dict[str, Any], *people: str, verdict: str = "approve") -> None:
+        """These people answer the review that a life of the agent waits for; one that was killed may wait for none."""
+        for person in people if said["raised"] == "ReviewPending" else ():
+            self.answer(person, said["reviews"][0], verdict)
+
+    def insert(self, row: Row) -> None:
+        """A row as another process would have left it."""
+        with self.reading() as conn:
+            insert_row(conn, row)
+            conn.commit()
 
     def settle(self, sub: str, answer: str) -> None:
         """Somebody settles the oldest task by its form."""
@@ -341,10 +340,10 @@ class Story:
         """Let everything come to rest: the agent goes through its journal twice, the service through its queues."""
         for _ in range(2):
             self.live("resume")
-            self.until("everything is told and numbered", _at_rest)
+            self.until("everything is sent and numbered", _at_rest)
         # Who dies while it stops leaves its lease behind, and the next life may stop before that is over.
         while not self._rests():
-            self.until("everything is told and numbered", _at_rest)
+            self.until("everything is sent and numbered", _at_rest)
 
     def _rests(self) -> bool:
         self.stop()
@@ -354,14 +353,12 @@ class Story:
     def breaches(self) -> list[str]:
         """What is wrong, once the story is over."""
         with self.reading() as conn:
-            evidence = Evidence(conn, (self.agent,), self.votes_told, frozenset({"invoice"}))
+            evidence = Evidence(conn, (self.agent,), self.votes_acknowledged, frozenset({"invoice"}))
             assert evidence.log
             everywhere = [*passed(self.folder / "points.log"), *passed(self.agent / "agent-points.log")]
             unnamed = {death.point for death in everywhere if death.phase == "unnamed"}
-            return [
-                *breaches(evidence),
-                *(f"{where} commits and is no fault point" for where in sorted(unnamed)),
-            ]
+            found = [f"{where} commits and is no fault point" for where in sorted(unnamed)]
+            return [*breaches(evidence), *found]
 
 
 def _at_rest(conn: Connection) -> bool:
@@ -373,10 +370,10 @@ def _at_rest(conn: Connection) -> bool:
     late = [row.answer_by for row in conn.execute(select(reviews.answer_by).where(reviews.state == "open"))
             if row.answer_by.timestamp() <= now]  # fmt: skip
     waits = any(conn.execute(query).scalar_one() for query in (unsent, unnumbered, redeemed))
-    return not late and not waits and _slack_is_told(conn)
+    return not late and not waits and _slack_is_current(conn)
 
 
-def _slack_is_told(conn: Connection) -> bool:
+def _slack_is_current(conn: Connection) -> bool:
     """Whether the log was followed to its end, where there is Slack: what is not owed yet does not wait yet."""
     reached = conn.scalars(select(table(SlackStatusRow).c.upto)).all()
     return all(upto == highest_index(conn) for upto in reached)

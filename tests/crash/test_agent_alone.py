@@ -1,4 +1,4 @@
-"""kill -9 at every point of a commit, then a restart: nothing fires twice, and nobody is told more than is known."""
+"""kill -9 at every point of a commit, then a restart: nothing fires twice, and no report claims more than is known."""
 
 from __future__ import annotations
 
@@ -28,16 +28,8 @@ from tests.fakes.service_http import Face, serving
 OPEN_ENDS = {"redeemed", "firing"}
 SPENT = {EffectState.REDEEMED, EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED}
 HERE_IT_MATTERS = (
-    "after durable commit",
-    "after POST",
-    "before refund:",
-    "after refund:",
-    "before void:",
-    "after void:",
-    "before live",
-    "after live",
-    "after file",
-    "after save",
+    *("after durable commit", "after POST", "before refund:", "after refund:", "before void:", "after void:"),
+    *("before live", "after live", "after file", "after save"),
 )
 """Enough for every day; `make test-long` dies at every point there is."""
 
@@ -46,18 +38,14 @@ NEW_FILES = {"state": "new", "orders/o-1": "refunded"}
 
 PATIENCE_S = 60.0  # for what has to come about, never for time to pass
 
-DATABASE = "journals.url"  # beside the stages, where their journals are to be in one
+DATABASE = "journals.url"  # next to the stages, where their journals share one database
 
 pytestmark = pytest.mark.timeout(900)  # a hundred processes on a busy machine
+POSTGRES = pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")])
 EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
-    ]
-)
+@pytest.fixture(params=["sqlite", POSTGRES])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Which engine the journals of a sweep are on."""
     if request.param == "postgresql":
@@ -104,24 +92,17 @@ class Stage:
     def files(self) -> str:
         """Whether the files below the root are as before or as after; "half" is neither."""
         root = self.folder / "files"
-        found = {
-            str(path.relative_to(root)): path.read_text()
-            for path in root.rglob("*")
-            if path.is_file() and ".countersign" not in path.parts
-        }
+        paths = [path for path in root.rglob("*") if path.is_file() and ".countersign" not in path.parts]
+        found = {str(path.relative_to(root)): path.read_text() for path in paths}
         ends = {"old": OLD_FILES, "new": NEW_FILES}
         return next((end for end, files in ends.items() if files == found), "half")
 
     def records(self) -> str:
-        """What the files adapter has left beside the files."""
+        """What the files adapter has left next to the files."""
         folder = self.folder / "files" / ".countersign" / "sessions"
         found = sorted(folder.iterdir()) if folder.exists() else []
-        return " ".join(
-            json.loads((one / "record.json").read_text())["state"]
-            if (one / "record.json").exists()
-            else "none"
-            for one in found
-        )
+        records = [one / "record.json" for one in found]
+        return " ".join(json.loads(one.read_text())["state"] if one.exists() else "none" for one in records)
 
     def effects(self) -> tuple[str, tuple[Any, ...]]:
         """The state of the transaction and its effects, as the journal has them."""
@@ -164,7 +145,7 @@ def staged(tmp_path: Path, flow: str, name: str) -> Iterator[Stage]:
 
 
 def points_of(tmp_path: Path, flow: str, *, every: bool) -> list[str]:
-    """The points a run passes that nobody kills."""
+    """The points of a run that is not killed."""
     with staged(tmp_path, flow, "survivor") as stage:
         said = stage.live()
         assert said["raised"] in {None, "EffectFailed"}
@@ -179,16 +160,16 @@ def killed_at_each(tmp_path: Path, flow: str, *, every: bool = True) -> Iterator
             yield point, stage
 
 
-def require_as_approved(stage: Stage, told: str) -> None:
+def require_as_approved(stage: Stage, context: str) -> None:
     """I-2: what fired was called with the bytes that were staged, and these were approved under their digest."""
     staged = {row.effect_id: (row.args, row.effect.digest) for row in stage.effects()[1] if row.effect}
     (revisions,) = stage.service.revisions.values() or ([],)
     held = {one.effect.effect_id: one for one in (revisions[-1].held if revisions else ())}
     for effect_id, args in fired(stage.folder).items():
         approved = held[effect_id].effect
-        assert held[effect_id].state in SPENT, told
-        assert staged[effect_id] == (approved.args_bytes, approved.digest), f"approved is not staged: {told}"
-        assert args == approved.args_bytes, f"fired with other arguments than approved: {told}"
+        assert held[effect_id].state in SPENT, context
+        assert staged[effect_id] == (approved.args_bytes, approved.digest), f"not as staged: {context}"
+        assert args == approved.args_bytes, f"fired with other arguments than approved: {context}"
 
 
 def chosen(points: list[str], every: bool) -> list[str]:
@@ -200,18 +181,18 @@ def chosen(points: list[str], every: bool) -> list[str]:
 def require_honest(stage: Stage, point: str, said: dict[str, Any], before: list[str]) -> None:
     """What the restarted process said is what is true."""
     world = acts(stage.folder)
-    told = f"killed {point}; then {said}; world {world}; journal {stage.journal()}"
-    assert len(world) == len(set(world)), f"fired twice: {told}"
+    context = f"killed {point}; then {said}; world {world}; journal {stage.journal()}"
+    assert len(world) == len(set(world)), f"fired twice: {context}"
     assert world[: len(before)] == before
     if said["raised"] is None:
-        assert said["outcomes"] == ["fired"] * len(said["outcomes"]), told
-        assert len(world) == len(said["outcomes"]), told
+        assert said["outcomes"] == ["fired"] * len(said["outcomes"]), context
+        assert len(world) == len(said["outcomes"]), context
     if said["raised"] == "OutcomeUnknown":
-        assert "unknown" in said["outcomes"], told
+        assert "unknown" in said["outcomes"], context
         assert point.startswith(
             ("before refund:", "after refund:", "after durable commit", "before durable commit")
-        ), told
-    assert not {state for state, _ in stage.journal()} & OPEN_ENDS, told
+        ), context
+    assert not {state for state, _ in stage.journal()} & OPEN_ENDS, context
 
 
 @EVERY
@@ -231,9 +212,7 @@ def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow
 
 
 @EVERY
-def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
-    tmp_path: Path, every: bool
-) -> None:
+def test_an_idempotent_tool_is_called_again_with_its_key(tmp_path: Path, every: bool) -> None:
     for point, stage in killed_at_each(tmp_path, "idempotent", every=every):
         said = stage.live()
         assert said["raised"] is None, point
@@ -243,8 +222,8 @@ def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
 
 @pytest.mark.long
 @pytest.mark.parametrize("flow", ["probed", "probed_final"])
-def test_killed_anywhere_the_probe_tells_what_happened_and_nobody_guesses(tmp_path: Path, flow: str) -> None:
-    """I-3: whatever was in doubt is known in the end, as the world has it, and no call was made twice."""
+def test_killed_anywhere_the_probe_settles_the_outcome(tmp_path: Path, flow: str) -> None:
+    """I-3: each outcome in doubt is known in the end, as the world has it, and no call was made twice."""
     ends = set()
     for point, stage in killed_at_each(tmp_path, flow):
         before = acts(stage.folder)
@@ -257,23 +236,21 @@ def test_killed_anywhere_the_probe_tells_what_happened_and_nobody_guesses(tmp_pa
             time.sleep(0.1)
             stage.live(resumes=True)
         first, world = stage.journal(), acts(stage.folder)
-        told = f"{point}: {first}, {world}"
+        context = f"{point}: {first}, {world}"
         stage.live(resumes=True)
-        assert (stage.journal(), acts(stage.folder)) == (first, world), told
-        assert world[: len(before)] == before and len(world) == len(set(world)), told
+        assert (stage.journal(), acts(stage.folder)) == (first, world), context
+        assert world[: len(before)] == before and len(world) == len(set(world)), context
         assert [state for state, tool in first if tool == "refund" and state == "fired"] == [
             "fired" for _ in world
-        ], told
-        assert not {state for state, _ in first} & {"firing", "redeemed", "unknown"}, told
-        assert not {EffectState.REDEEMED, EffectState.UNKNOWN} & {*stage.held()}, told
+        ], context
+        assert not {state for state, _ in first} & {"firing", "redeemed", "unknown"}, context
+        assert not {EffectState.REDEEMED, EffectState.UNKNOWN} & {*stage.held()}, context
         ends.add(tuple(state for state, _ in first[1:]))
     assert {("fired", "fired"), ("failed", "unused"), ("fired", "failed")} <= ends
 
 
 @pytest.mark.parametrize("point", ["before void:o-1 acts #1", "after void:o-1 acted #1"])
-def test_killed_inside_a_compensation_it_is_asked_about_and_not_called_again(
-    tmp_path: Path, point: str
-) -> None:
+def test_a_killed_compensation_is_unknown_and_not_called_again(tmp_path: Path, point: str) -> None:
     with staged(tmp_path, "taken_back", "one") as stage:
         assert stage.live(dies_at=point)["raised"] == "killed"
         world = acts(stage.folder)
@@ -287,9 +264,7 @@ def test_killed_inside_a_compensation_it_is_asked_about_and_not_called_again(
 
 
 @pytest.mark.long
-def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_person(
-    tmp_path: Path, engine: str
-) -> None:
+def test_two_databases_end_all_done_all_undone_or_with_a_task(tmp_path: Path, engine: str) -> None:
     """I-1, I-2, I-3, I-14 at every fault point of the journal; a second recovery changes nothing."""
     ends = set()
     for point, stage in killed_at_each(tmp_path, "wide"):
@@ -299,29 +274,27 @@ def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_per
         first = (stage.journal(), acts(stage.folder), stage.notes(), stage.books())
         stage.live(resumes=True)
         journal, world, notes, books = first
-        told = f"{engine}, {point}: {world}, {notes} notes, {books} books, {journal}"
-        assert (stage.journal(), acts(stage.folder), stage.notes(), stage.books()) == first, told
+        context = f"{engine}, {point}: {world}, {notes} notes, {books} books, {journal}"
+        assert (stage.journal(), acts(stage.folder), stage.notes(), stage.books()) == first, context
         states = {state for state, _ in journal}
-        assert not states & OPEN_ENDS, f"it hangs, and nobody is told: {told}"
-        assert EffectState.REDEEMED not in stage.held(), f"the service was never told: {told}"
-        assert world[: len(before)] == before, told
-        assert len(world) == len(set(world)), f"fired twice: {told}"
-        assert redeemed or world == [], f"fired without a redemption: {told}"
-        require_as_approved(stage, told)
-        assert len(fired(stage.folder)) == len(world), told
+        assert not states & OPEN_ENDS, f"it hangs without a task: {context}"
+        assert EffectState.REDEEMED not in stage.held(), f"the service has no outcome: {context}"
+        assert world[: len(before)] == before, context
+        assert len(world) == len(set(world)), f"fired twice: {context}"
+        assert redeemed or world == [], f"fired without a redemption: {context}"
+        require_as_approved(stage, context)
+        assert len(fired(stage.folder)) == len(world), context
         done = (len(world), notes, books) == (3, 1, 1)
         undone = (len(world), notes, books) == (0, 0, 0)
         if "unsettled" not in states:
-            assert done or undone, f"half of it stands, and nobody is told: {told}"
+            assert done or undone, f"half of it remains without a task: {context}"
         ends.add("done" if done else "undone" if undone else "before a person")
     assert ends == {"done", "undone", "before a person"}, "the flow has not seen all of its ends"
 
 
 @pytest.mark.parametrize("flow", ["with_files", "with_both"])
 @pytest.mark.long
-def test_files_are_undone_before_the_redemption_and_finished_after_it_by_whoever_resumes(
-    tmp_path: Path, flow: str
-) -> None:
+def test_resume_undoes_or_finishes_files(tmp_path: Path, flow: str) -> None:
     ends = set()
     for point, stage in killed_at_each(tmp_path, flow):
         kept = "prepared" in stage.records() and stage.notes() == int(flow == "with_both")
@@ -330,14 +303,14 @@ def test_files_are_undone_before_the_redemption_and_finished_after_it_by_whoever
         for _ in range(2):
             stage.live(resumes=True)
         states = dict(stage.journal())
-        told = f"{point}: {acts(stage.folder)}, {stage.files()}, {stage.notes()} notes, {stage.journal()}"
-        assert not states.keys() & OPEN_ENDS, told
-        assert stage.records() == "", f"something is left: {told}"
+        context = f"{point}: {acts(stage.folder)}, {stage.files()}, {stage.notes()} notes, {stage.journal()}"
+        assert not states.keys() & OPEN_ENDS, context
+        assert stage.records() == "", f"something is left: {context}"
         if redeemed and kept and not doubtful:
-            assert "fired" in states, f"what could be finished was given up: {told}"
+            assert "fired" in states, f"what could be finished was given up: {context}"
         fired = "fired" in states and "unsettled" not in states
-        assert stage.files() == ("new" if fired else "old"), told
-        assert stage.notes() == int(fired and flow == "with_both"), told
+        assert stage.files() == ("new" if fired else "old"), context
+        assert stage.notes() == int(fired and flow == "with_both"), context
         ends.add((redeemed, fired))
     assert {(False, False), (True, True), (True, False)} <= ends, "the flow has not seen all of its ends"
 
@@ -346,14 +319,14 @@ def test_files_are_undone_before_the_redemption_and_finished_after_it_by_whoever
 def test_a_rerun_after_a_death_leaves_the_files_as_its_answer_says(tmp_path: Path) -> None:
     for point, stage in killed_at_each(tmp_path, "with_both"):
         said = stage.live()
-        told = f"{point}: {said}, {acts(stage.folder)}, {stage.files()}, {stage.notes()} notes, {stage.journal()}"
-        assert len(acts(stage.folder)) <= 1, told
+        context = f"{point}: {said}, {acts(stage.folder)}, {stage.files()}, {stage.notes()} notes, {stage.journal()}"
+        assert len(acts(stage.folder)) <= 1, context
         if said["raised"] is None:
-            assert (stage.files(), stage.notes(), acts(stage.folder)) == ("new", 1, ["refund:o-1"]), told
+            assert (stage.files(), stage.notes(), acts(stage.folder)) == ("new", 1, ["refund:o-1"]), context
         else:
-            assert said["raised"] == "OutcomeUnknown", told
-            assert (stage.files(), stage.notes()) == ("old", 0), told
-        assert stage.records() == "", told
+            assert said["raised"] == "OutcomeUnknown", context
+            assert (stage.files(), stage.notes()) == ("old", 0), context
+        assert stage.records() == "", context
 
 
 def test_a_living_owner_is_left_alone(tmp_path: Path) -> None:

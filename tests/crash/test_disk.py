@@ -1,18 +1,19 @@
 """A full or broken disk under the service's SQLite file, its epoch mark, and the agent's journal.
 
-Whatever fails: nothing acknowledged is lost, nothing fires without a redemption, the error is told as one (503, or a
+After any fault: nothing acknowledged is lost, nothing fires without a redemption, the error has a type (503, or a
 typed error of the SDK), and once the disk is well again everything is finished without help.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.crash.agent import Life, lines
-from tests.crash.chapters import happened
+from tests.crash.chapters import finished
 from tests.crash.children import Child, _live
 from tests.crash.conftest import STORIES, Stories
 from tests.crash.disk import Fault, failing
@@ -27,22 +28,17 @@ JOURNAL = ("journal.db", "journal.db-wal", "journal.db-journal")
 
 EVERY_DAY_AGENT = {Fault("pwrite64", "ENOSPC", 7, on=True)}
 
-MADE_BY_AN_AGENT = {
-    "pwrite64": range(3, 84, 4),
-    "fdatasync": range(1, 8),
-    "fsync": range(1, 2),
-    "openat": range(1, 4),
-    "ftruncate": range(1, 2),
-}
+ONCE = range(1, 2)
+MADE_BY_AN_AGENT = {"pwrite64": range(3, 84, 4), "fdatasync": range(1, 8), "openat": range(1, 4)}
+MADE_BY_AN_AGENT |= {"fsync": ONCE, "ftruncate": ONCE}
 """Which calls of one life on its journal fail, from the first to (nearly) the last it makes; a fault further on tests
 nothing, and is red.
 """
 
 
 def _marked(case: Any, every_day: Any, *values: Any) -> Any:
-    return pytest.param(
-        *values, marks=[] if case in every_day else [pytest.mark.long], id="-".join(map(str, values))
-    )
+    marks = [] if case in every_day else [pytest.mark.long]
+    return pytest.param(*values, marks=marks, id="-".join(map(str, values)))
 
 
 def service_faults() -> list[Any]:
@@ -56,20 +52,13 @@ def service_faults() -> list[Any]:
 
 
 def agent_faults() -> list[Any]:
-    faults = [
-        Fault(call, error, nth, on)
-        for call, counts in MADE_BY_AN_AGENT.items()
-        for error in ERRORS
-        for nth in counts
-        for on in (False, True)
-    ]
+    made = [(call, nth) for call, counts in MADE_BY_AN_AGENT.items() for nth in counts]
+    faults = [Fault(call, error, nth, on) for call, nth in made for error in ERRORS for on in (False, True)]
     return [_marked(fault, EVERY_DAY_AGENT, fault) for fault in faults]
 
 
 @pytest.mark.parametrize(("file", "fault"), service_faults())
-def test_a_disk_that_fails_the_service_loses_nothing_and_releases_nothing(
-    stories: Stories, file: str, fault: Fault
-) -> None:
+def test_a_failing_disk_loses_and_releases_nothing(stories: Stories, file: str, fault: Fault) -> None:
     story = stories("sqlite")
     story.begin()
     assert story.service is not None
@@ -84,19 +73,14 @@ def test_a_disk_that_fails_the_service_loses_nothing_and_releases_nothing(
         if answer["status"] >= 500:
             assert (answer["status"], answer["body"]["code"]) == (503, "storage_unavailable"), answer
     story.live("small", "small")
-    said = story.live("large", "large")
-    if said["raised"] == "ReviewPending":
-        story.answer("maya", said["reviews"][0])
+    story.answer_review(story.live("large", "large"), "maya")
     story.live("resume")
-    story.finish()
-    happened(story, refund=2)
+    finished(story, refund=2)
     assert story.breaches() == []
 
 
 @pytest.mark.parametrize("fault", agent_faults())
-def test_a_disk_that_fails_the_journal_fires_nothing_twice_and_says_so(
-    stories: Stories, fault: Fault
-) -> None:
+def test_a_failing_disk_of_the_journal_fires_nothing_twice(stories: Stories, fault: Fault) -> None:
     story = stories("sqlite", side="agent")
     story.begin()
     story.live("invoice", "before")
@@ -111,11 +95,9 @@ def test_a_disk_that_fails_the_journal_fires_nothing_twice_and_says_so(
 
 def _on_a_failing_disk(story: Story, flow: str, fault: Fault) -> tuple[dict[str, Any], int]:
     """One life of the agent whose journal fails it."""
-    import json
-
     gate: Path = story.folder / "gate"
     life = Life(story.agent, story.url, flow, flow, gate=gate)
-    (story.agent / "told.json").unlink()
+    (story.agent / "result.json").unlink()
     child = Child(_live, life)
     try:
         files = tuple(story.agent / name for name in JOURNAL)
@@ -125,4 +107,4 @@ def _on_a_failing_disk(story: Story, flow: str, fault: Fault) -> tuple[dict[str,
     finally:
         child.close()
     assert code == 0, f"an error without a type: the agent's process ended with {code}"
-    return json.loads((story.agent / "told.json").read_text()), injected.hits
+    return json.loads((story.agent / "result.json").read_text()), injected.hits

@@ -1,5 +1,5 @@
 """Several transactions at once that write into the same database and the same file, in tasks of one process and in two
-processes, which are cancelled and killed: none overwrites what another has done, and each ends as it was told.
+processes, which are cancelled and killed: none overwrites what another has done, and each ends as it was reported.
 """
 
 from __future__ import annotations
@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.counterparts import postgres
 from tests.crash.alone import Life, acts, ended, run
@@ -29,12 +23,13 @@ from tests.crash.forking import forked
 from tests.crash.in_a_task import ISOLATIONS, Run
 from tests.crash.programs import FAILING, FILE, Act, Meant, booking, empty_books, lines_in, rows_in
 from tests.crash.reckoning import IN_FORCE, Account, account_of, done_forward, require_true
-from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, Stage, staged
+from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, POSTGRES, Stage, staged
 
 NUMBERS = {"t-1": 1, "t-2": 2, "t-3": 3}
-TURNED_AWAY = {"IsolationConflict", "ResourceBusy"}  # nothing of it stands, because somebody else was first
+TURNED_AWAY = {"IsolationConflict", "ResourceBusy"}  # nothing of it remains, because another one was first
 _runs = st.builds(Run, key=st.sampled_from([*NUMBERS]), isolation=st.sampled_from([*ISOLATIONS]))
-Said = list[dict[str, Any]]
+Json = dict[str, Any]
+Said = list[Json]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 
 PLACES = [
@@ -65,12 +60,12 @@ class Rivals(RuleBasedStateMachine):
         self._open = ExitStack()
         self.stage: Stage | None = None
         self.meant: dict[str, Meant] = {}
-        self.done: set[str] = set()  # those of which somebody was told that they went through
+        self.done: set[str] = set()  # those that were reported as done
         self.begun: dict[str, set[str]] = {}  # all that is begun of those that were stopped
 
     @initialize(programs=st.tuples(*map(booking, NUMBERS.values())))
     def begin(self, programs: tuple[list[Act], ...]) -> None:
-        """A machine, and what each key of its agent stands for."""
+        """A machine, and the program of each key of its agent."""
         folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="rivals-")))
         if self._database is not None:
             (folder / DATABASE).write_text(self._database)
@@ -88,9 +83,7 @@ class Rivals(RuleBasedStateMachine):
         there=st.lists(_runs, max_size=2),
         others=ENDS,
     )
-    def compete(
-        self, here: list[Run], ends: dict[str, Any], there: list[Run], others: dict[str, Any]
-    ) -> None:
+    def compete(self, here: list[Run], ends: Json, there: list[Run], others: Json) -> None:
         """Some in tasks of one process, some in those of another."""
         runs = [*here, *there]
         before = {key: self.account(key).state for key in NUMBERS}
@@ -98,7 +91,7 @@ class Rivals(RuleBasedStateMachine):
         lives = [{"rivals": tuple(here)} | ends] + [
             {"rivals": tuple(there), "name": "other"} | others for _ in there[:1]
         ]
-        for one in self._told(lives):
+        for one in self._results(lives):
             alone = [run.key for run in runs].count(one["key"]) == 1
             if alone and before[one["key"]] not in IN_FORCE:
                 self._believe(one)
@@ -113,18 +106,18 @@ class Rivals(RuleBasedStateMachine):
         } | self.done
         self.begun.clear()
         runs = [Run(key, isolation="Serialize") for key in keys]
-        said = self._told([{"rivals": tuple(runs[:2])}, {"rivals": tuple(runs[2:]), "name": "other"}])
+        said = self._results([{"rivals": tuple(runs[:2])}, {"rivals": tuple(runs[2:]), "name": "other"}])
         if not {*before.values()} & IN_FORCE:
             assert {one["raised"] for one in said if one["key"] in fresh} <= {None}, (said, before)
 
-    def _told(self, lives: list[dict[str, Any]]) -> Said:
+    def _results(self, lives: list[dict[str, Any]]) -> Said:
         """What those said that were not killed."""
-        said: Said = [one for told in self._lives(*lives) for one in told.get("rivals", ())]
+        said: Said = [one for result in self._lives(*lives) for one in result.get("rivals", ())]
         self.done |= {one["key"] for one in said if one["raised"] is None}
         return said
 
     def _believe(self, one: dict[str, Any]) -> None:
-        """What a run says whose key nobody else ran, and of which nothing was under way before."""
+        """The result of a run whose key no other process ran, and of which nothing was under way before."""
         key, now = one["key"], self.account(one["key"])
         if one["raised"] in TURNED_AWAY and key not in self.done:
             assert (self.world(key), self.live(key)) == ([], []), (one, now)
@@ -141,18 +134,18 @@ class Rivals(RuleBasedStateMachine):
 
     @invariant()
     def nothing_happens_twice_and_nothing_that_was_done_is_lost(self) -> None:
-        """I-1, I-3; whoever writes below what another had written has read it."""
+        """I-1, I-3; a writer appends to what it has read."""
         if self.stage is None:
             return
         world, lines = acts(self.stage.folder), lines_in(self.stage.folder)
         assert len(world) == len({*world}), world
         assert len(lines) == len({*lines}), lines
-        for key, told in self.meant.items():
+        for key, meant in self.meant.items():
             rows = rows_in(self.stage.folder, key)
-            assert rows in ([], told.of("note")), (key, rows)
-            assert NUMBERS[key] not in lines or told.of("line"), (key, lines)
+            assert rows in ([], meant.of("note")), (key, rows)
+            assert NUMBERS[key] not in lines or meant.of("line"), (key, lines)
             forward = done_forward(self.world(key))
-            assert forward <= self.begun.get(key, told.acts), (key, world)
+            assert forward <= self.begun.get(key, meant.acts), (key, world)
         for key in self.done:
             self.all_done(key)
 
@@ -166,11 +159,11 @@ class Rivals(RuleBasedStateMachine):
                 self.all_done(key)
 
     def all_done(self, key: str) -> None:
-        """Everything that was meant stands."""
-        told = self.meant[key]
-        stands = f"{key}: {self.account(key)}, {self.world(key)}, {self.live(key)} of {told}"
-        assert {*self.world(key)} == told.acts and not told.of(*FAILING), stands
-        assert self.live(key) == ["row"] * len(told.of("note")) + ["line"] * len(told.of("line")), stands
+        """All effects of the program are there."""
+        meant = self.meant[key]
+        context = f"{key}: {self.account(key)}, {self.world(key)}, {self.live(key)} of {meant}"
+        assert {*self.world(key)} == meant.acts and not meant.of(*FAILING), context
+        assert self.live(key) == ["row"] * len(meant.of("note")) + ["line"] * len(meant.of("line")), context
 
     def teardown(self) -> None:
         """I-14: a resume ends all of them or leaves them to people, and another changes nothing."""
@@ -208,26 +201,22 @@ class Rivals(RuleBasedStateMachine):
         return [one for one in acts(self.stage.folder) if one.endswith(f":{NUMBERS[key]}")]
 
     def live(self, key: str) -> list[str]:
-        """What of its live work stands."""
+        """What remains of its live work."""
         assert self.stage is not None
         rows, lines = rows_in(self.stage.folder, key), lines_in(self.stage.folder)
         return ["row"] * len(rows) + ["line"] * lines.count(NUMBERS[key])
 
 
-@pytest.mark.parametrize(
-    "journals", ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
-)
+@pytest.mark.parametrize("journals", ["sqlite", POSTGRES])
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_rivals_lose_nothing_of_each_other_and_each_ends_as_it_was_told(
-    journals: str, request: pytest.FixtureRequest
-) -> None:
+def test_rivals_lose_nothing_and_end_as_reported(journals: str, request: pytest.FixtureRequest) -> None:
     with ExitStack() as stack:
         database: str | None = None
         if journals == "postgresql":
             server = request.getfixturevalue("postgres_server")
             database = stack.enter_context(postgres.database(server)).replace("+psycopg", "")
-        run_state_machine_as_test(
+        stateful.run_state_machine_as_test(
             functools.partial(Rivals, database),  # type: ignore[arg-type] # it is called, and no more
             settings=settings(
                 max_examples=100 if LONG else 3,

@@ -46,9 +46,9 @@ def test_a_kill_never_loses_an_acknowledged_unit(sqlite_url: str, acknowledged_b
     assert set(found.values()) == {2}, "a unit is there whole or not at all"
 
 
-@pytest.mark.parametrize("room", [200_000, *(LONG(room) for room in (60_000, 1_000_000, 2_500_000))])
-def test_a_file_that_cannot_grow_refuses_and_keeps_what_it_acknowledged(sqlite_url: str, room: int) -> None:
-    child = start(sqlite_url, 0, room)
+@pytest.mark.parametrize("limit", [200_000, *(LONG(limit) for limit in (60_000, 1_000_000, 2_500_000))])
+def test_a_file_that_cannot_grow_refuses_and_keeps_what_it_acknowledged(sqlite_url: str, limit: int) -> None:
+    child = start(sqlite_url, 0, limit)
     output, _ = child.communicate(timeout=60)
     lines = [line for line in output.splitlines() if line.isdigit() or line.startswith("REFUSED ")]
     assert child.returncode == 0

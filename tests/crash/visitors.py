@@ -6,7 +6,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 
 import httpx2
 from sqlalchemy import Connection, select
@@ -20,7 +21,7 @@ from policy_service.storage.system_tables import AuditRow, WebhookRow
 from policy_service.tokens.keys import MIN_PUBLISHED_S, NEXT, make_webhook_key, read_webhook_keys
 from tests.counterparts import node
 from tests.crash.agent import AGENT
-from tests.crash.chapters import happened, open_reviews
+from tests.crash.chapters import finished, open_reviews
 from tests.crash.story import Story
 from tests.fakes.receivers import Receiver, Step
 from tests.integration.identity.browsing import Browser
@@ -44,9 +45,7 @@ def signs_in(story: Story) -> None:
 
 
 def _through_the_door(story: Story) -> None:
-    with ExitStack() as stack:
-        browser = Browser(story.url)
-        stack.callback(browser.close)
+    with closing(Browser(story.url)) as browser:
         back = browser.sign_in_there(browser.to_the_provider("acme"), login="maya", password="x")
         answer = browser.get(back)
         assert answer.status_code == 200, answer.text
@@ -64,25 +63,19 @@ def stops(story: Story) -> None:
     story.begin()
     said = story.live("large", "stopped")
     given = {"name": "refund", "reason": "it goes out twice"}
-    story.as_person(
-        lambda person: _send(person, "/stop", lambda form: form.fields.get("what") == "tool", given)
-    )
+    stop = partial(_send, which=lambda form: form.fields.get("what") == "tool", fields=given)
+    story.as_person(lambda person: stop(person, "/stop"))
     story.operator("go-on", {"tool": "refund"})
-    if said["raised"] == "ReviewPending":
-        story.answer("maya", said["reviews"][0])
+    story.answer_review(said, "maya")
     story.live("resume")
-    story.finish()
-    happened(story, refund=1)
+    finished(story, refund=1)
 
 
 def brings_a_key(story: Story) -> None:
     """An agent shows its platform's token and brings a key."""
     with node.token_factory() as factory:
-        trust = {
-            "name": "cluster",
-            "issuer": factory.issuer,
-            "agents": [{"agent": AGENT, "claims": {"sub": "pod"}}],
-        }
+        agents = [{"agent": AGENT, "claims": {"sub": "pod"}}]
+        trust = {"name": "cluster", "issuer": factory.issuer, "agents": agents}
         story.more["TRUSTED_ISSUERS"] = json.dumps([trust])
         story.begin()
         now = int(time.time())
@@ -114,27 +107,22 @@ HOOK = "billing"
 
 @contextmanager
 def receiver_of(story: Story, *plan: Step) -> Iterator[Receiver]:
-    """Somebody is told by webhook, and answers by this plan before taking everything."""
+    """A webhook receiver that answers by this plan before it accepts everything."""
     secret = story.folder / "hook.secret"
     make_webhook_key(secret, own=False)
     with Receiver(plan=[*plan, 204]) as receiver:
-        hook = {
-            "name": HOOK,
-            "url": receiver.url,
-            "secret_files": [str(secret)],
-            "addresses": ["127.0.0.0/8"],
-        }
-        story.more["WEBHOOKS"] = json.dumps([hook])
+        hook = {"name": HOOK, "url": receiver.url, "secret_files": [str(secret)]}
+        story.more["WEBHOOKS"] = json.dumps([hook | {"addresses": ["127.0.0.0/8"]}])
         yield receiver
 
 
 def knows_receiver(conn: Connection) -> bool:
-    """Whether the receiver will be told of every line from now on."""
+    """Whether every line is sent to the receiver from now on."""
     return bool(conn.execute(select(table(WebhookRow).c.upto)).all())
 
 
-def tells(story: Story) -> None:
-    """A receiver that fails at first is told of every line at least once, and of each under one id."""
+def sends_webhooks(story: Story) -> None:
+    """A receiver that fails at first gets every line at least once, and each under one id."""
     with receiver_of(story, 500) as receiver:
         story.begin()
         story.until("the receiver is known", knows_receiver)
@@ -142,15 +130,15 @@ def tells(story: Story) -> None:
         story.answer("maya", pending(story))
         story.live("resume")
         story.finish()
-        told = [(got.event["data"]["index"], got.event["type"], got.id) for got in receiver.got]
-    assert "effect_fired" in {kind for _, kind, _ in told}
-    assert len({index for index, _, _ in told}) == len({named for *_, named in told}) == len(set(told))
+        sent = [(got.event["data"]["index"], got.event["type"], got.id) for got in receiver.got]
+    assert "effect_fired" in {kind for _, kind, _ in sent}
+    assert len({index for index, _, _ in sent}) == len({named for *_, named in sent}) == len(set(sent))
     audit, families = table(AuditRow).c, Webhook.model_fields["kinds"].default
     with story.reading() as conn:
-        since = audit.idx >= min(index for index, _, _ in told)
+        since = audit.idx >= min(index for index, _, _ in sent)
         lines = conn.execute(select(audit.idx, audit.kind).where(since)).all()
     wanted = {(index, kind) for index, kind in lines if kind.partition("_")[0] in families}
-    assert {(index, kind) for index, kind, _ in told} == wanted
+    assert {(index, kind) for index, kind, _ in sent} == wanted
 
 
 def sets_up(story: Story) -> None:
@@ -158,11 +146,11 @@ def sets_up(story: Story) -> None:
     assert story.command("init") == 0
     key = story.folder / "second.pem"
     if story.command("agent", "enroll", "second", "--key-out", str(key)) != 0:
-        # as the refusal says: a key is never overwritten, and nobody was enrolled
+        # as the refusal says: a key is never overwritten, and no agent was enrolled
         key.unlink(missing_ok=True)
         story.command("agent", "key", "add", "second", "--key-out", str(key))
         story.command("agent", "enroll", "third", "--key-out", str(key.with_name("third.pem")))
-    story.operator("agent-enroll", {"name": AGENT, "roles": ["support-agent"], "jwk": story.key.public.jwk()})
+    story.enroll()
     story.serve()
     story.live("small", "small")
     story.stop()
@@ -178,8 +166,7 @@ def sets_up(story: Story) -> None:
     assert secret.public is None
     story.serve()
     story.live("two", "two")
-    story.finish()
-    happened(story, refund=2, invoice=1)
+    finished(story, refund=2, invoice=1)
 
 
 def pending(story: Story) -> str:

@@ -1,4 +1,4 @@
-"""Which fault point is passed in which chapter. A point of the code that stands nowhere makes a test fail."""
+"""Which fault point is passed in which chapter. A point of the code without a chapter makes a test fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Chapter = Callable[[Story], None]
 def _passed(by_chapter: Mapping[Chapter, str]) -> dict[str, Chapter]:
     """The chapter of each point, from the points of each chapter."""
     found = [(point, chapter) for chapter, points in by_chapter.items() for point in points.split()]
-    assert len(found) == len(dict(found)), "a point stands in two chapters"
+    assert len(found) == len(dict(found)), "a point has two chapters"
     return dict(found)
 
 
@@ -58,7 +58,7 @@ WHERE: dict[str, Chapter] = _passed(
             workflow.expiry.sweep:_move[UNANSWERED] workflow.expiry.sweep:_move[UNREPORTED]
             workflow.expiry.sweep:_move[UNUSED]
         """,
-        visitors.tells: "workflow.webhooks:",
+        visitors.sends_webhooks: "workflow.webhooks:",
         chapters.errs: "workflow.effects.withdraw:",
         pressers.asks_in_slack: """
             workflow.slack.interactions:_remember workflow.slack.enqueue:record_delivery
@@ -77,10 +77,8 @@ OPERATORS = frozenset({operators.operated_alone, visitors.sets_up})
 
 _DEV = "a developer's own terminal: what it did not finish it does at its next start"
 _RESTORED = "killed after each of its writes by tests/integration/service/test_restored.py, on both engines"
-_FROM_GIT = (
-    "a folder has no commits to record; stopped after it in integration/service/test_policies_from_git.py"
-)
-_BY_SLACK = "one unit that touches no effect and sends nothing; whoever saw no answer looks at the page and repeats it"
+_FROM_GIT = "a folder records no commits; stopped after it in integration/service/test_policies_from_git.py"
+_BY_SLACK = "one unit that touches no effect and sends nothing; a person without an answer repeats it"
 NEVER = {
     "workflow.effects.evaluation_requests:_audit": "no story asks about a live effect: one unit, before its answer",
     "channels.admin.dev.server:enrol": _DEV,
@@ -89,7 +87,7 @@ NEVER = {
     "channels.admin.backup:_restore>write_mark#2": _RESTORED,
     "channels.admin.backup:mark_transaction_unknown": _RESTORED,
     "channels.admin.backup:begin_restored_epoch": _RESTORED,
-    "jobs.health_monitor:?": "it looks whether a unit comes back, and what that one writes nobody reads",
+    "jobs.health_monitor:?": "it looks whether a unit comes back, and what that one writes is never read",
     "channels.http.backchannel_logout:apply_logout": "sent by an identity provider only; one unit, and it is retried",
     "workflow.slack.account_links:_invite": _BY_SLACK,
     "workflow.slack.account_links:_link": _BY_SLACK,
@@ -97,19 +95,17 @@ NEVER = {
     "workflow.slack.account_links:_set_direct": _BY_SLACK,
     "workflow.active_commit:_activate": _FROM_GIT,
     "workflow.active_commit:_record_refusal": _FROM_GIT,
-    "storage.outbox:mark_failed": "the one who is told is the service's own log, which never refuses",
+    "storage.outbox:mark_failed": "the receiver is the service's own log, which never refuses",
 }
 """Points that no chapter reaches, each with its reason."""
 
-SQLITE_ONLY = {
-    "channels.admin.socket:verb[": "a database server has no socket: verbs are always run alone there"
-}
+SQLITE_ONLY = {"channels.admin.socket:verb[": "a database server has no socket: verbs always run alone"}
 
 
 def chapter_of(point: str) -> Chapter | None:
     """The chapter in which a point of the service is passed."""
     found = [chapter for start, chapter in WHERE.items() if point.startswith(start)]
-    assert len(found) <= 1, f"{point} stands in WHERE twice"
+    assert len(found) <= 1, f"{point} has two chapters"
     return found[0] if found else None
 
 

@@ -47,9 +47,7 @@ class Site:
     def url(self) -> str:
         return self.service.url
 
-    async def visitor(
-        self, who: str = "maya", *, width: int = 1280, height: int = 880, js: bool = True
-    ) -> Page:
+    async def visitor(self, who: str = "maya", width: int = 1280, height: int = 880, js: bool = True) -> Page:
         """A signed-in person with a window of this size."""
         context = await self.browser.new_context(
             viewport={"width": width, "height": height}, java_script_enabled=js, base_url=self.url,

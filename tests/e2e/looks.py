@@ -154,7 +154,7 @@ LOOKS = [
     Look("/agents/{name}", "one agent", "/agents/refund-desk"),
     Look("/agents/{name}", "a stopped one", "/agents/data-janitor"),
     Look("/audit", "the log", "/audit"),
-    Look("/audit", "nothing in the log fits", "/audit?agent=nobody"),
+    Look("/audit", "nothing in the log fits", "/audit?agent=unknown"),
     Look("/passkeys", "no passkey yet", "/passkeys"),
     Look("/passkeys", "one passkey", "/passkeys", "wen"),
     Look("/passkeys/additions", "an older one vouches", "/passkeys", "wen", _another_passkey, "POST"),
@@ -166,9 +166,9 @@ LOOKS = [
     Look("/stop", "the stop", "/stop"),
     Look("/stop", "what is stopped, for those who may not start it", "/stop", "tomas"),
     Look("/sign-in", "the sign-in", "/sign-in?next=/reviews/x", None),
-    Look("/sign-in/{name}", "no such provider", "/sign-in/nobody", None),
+    Look("/sign-in/{name}", "no such provider", "/sign-in/unknown", None),
     Look(
-        "/sign-in/{name}/callback", "a callback without a sign-in", "/sign-in/nobody/callback?state=x", None
+        "/sign-in/{name}/callback", "a callback without a sign-in", "/sign-in/unknown/callback?state=x", None
     ),
     Look("/sign-in/dev", "the link's landing", "/sign-in/dev?token=x", None),
 ]

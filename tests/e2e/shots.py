@@ -1,7 +1,7 @@
 """Take the pictures of `web/README.md` anew: `python -m tests.e2e.shots`, in the folder `docs/pictures`.
 
-The real service on a made-up afternoon, Debian's Chromium before it. Time stands still and the same things happen each
-time, so that a picture differs only where a page does (and in the ids, which are new). Names of pictures may be given,
+The real service on a made-up afternoon, Debian's Chromium before it. The clock is stopped and each run does the
+same, so that a picture differs only where a page does (and in the ids, which are new). Names of pictures may be given,
 to take those alone.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Page, async_playwright
 
 from tests.conventions.repository import ROOT
 from tests.e2e.conftest import chromium
@@ -92,40 +92,31 @@ async def take(page: Page) -> bytes:
     return base64.b64decode(shot["data"])
 
 
-async def visit(
-    browser: Browser, url: str, story: Afternoon, names: Sequence[str], whole: Path | None
-) -> dict[str, bytes]:
-    """The pictures of Maya's pages, on a desk and on a phone; `whole`: where to put the pages down to their ends."""
+async def pictures(url: str, story: Afternoon, names: Sequence[str], fonts: Path) -> dict[str, bytes]:
+    """The pictures of Maya's pages, on a desk and on a phone, by the name of their file."""
     at = {f"t_{name}": task for name, task in story.tasks.items()} | story.reviews
+    cookie = story.people["maya"].visitor.cookie
     found = {}
-    for name, (window, (width, height)) in product(names, (("desktop", DESK), ("phone", PHONE))):
-        shot = SHOTS[name]
-        context = await browser.new_context(
-            base_url=url, viewport={"width": width, "height": height}, reduced_motion="reduce",
-            color_scheme="dark" if shot.scheme == "dark" else "light",
-            device_scale_factor=2 if window == "phone" else 1, has_touch=window == "phone",
-        )  # fmt: skip
-        cookie = story.people["maya"].visitor.cookie
-        await context.add_cookies([{"name": "countersign_dev", "value": cookie, "url": url}])
-        page = await context.new_page()
-        await page.goto(shot.path.format_map(at))
-        if shot.prepare is not None:
-            await shot.prepare(page)
-        found[f"{name}-{window}.webp"] = await take(page)
-        if whole is not None:
-            await page.screenshot(path=whole / f"{name}-{window}.png", full_page=window == "desktop")
-        await context.close()
-    return found
-
-
-async def pictures(
-    url: str, story: Afternoon, names: Sequence[str], fonts: Path, whole: Path | None
-) -> dict[str, bytes]:
-    """All of them, by the name of their file."""
-    environment = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(**chromium(), env=environment)
-        return await visit(browser, url, story, names, whole)
+        browser = await playwright.chromium.launch(
+            **chromium(), env={**os.environ, "FONTCONFIG_FILE": str(fonts)}
+        )
+        for name, (window, (width, height)) in product(names, (("desktop", DESK), ("phone", PHONE))):
+            shot = SHOTS[name]
+            context = await browser.new_context(
+                base_url=url, viewport={"width": width, "height": height}, reduced_motion="reduce",
+                color_scheme="dark" if shot.scheme == "dark" else "light",
+                device_scale_factor=2 if window == "phone" else 1, has_touch=window == "phone",
+            )  # fmt: skip
+            await context.add_cookies([{"name": "countersign_dev", "value": cookie, "url": url}])
+            page = await context.new_page()
+            await page.goto(shot.path.format_map(at))
+            if shot.prepare is not None:
+                await shot.prepare(page)
+            found[f"{name}-{window}.webp"] = await take(page)
+            await context.close()
+        await browser.close()
+    return found
 
 
 def main() -> None:
@@ -133,14 +124,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.shots", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SHOTS)}; none: all")
     parser.add_argument("--to", type=Path, default=PICTURES, help="the folder")
-    parser.add_argument("--whole", type=Path, help="a folder for the whole pages as PNG, to look at them")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="northwind-") as name:
         fonts = Path(name) / "fonts.conf"
         fonts.write_text(FONTS.replace("{rules}", "".join(RULE.replace("{name}", one) for one in GENERIC)))
         with afternoon(Path(name)) as (service, story):
-            names = asked.names or list(SHOTS)
-            taken = asyncio.run(pictures(service.url, story, names, fonts, asked.whole))
+            taken = asyncio.run(pictures(service.url, story, asked.names or list(SHOTS), fonts))
     for file, picture in taken.items():
         (asked.to / file).write_bytes(picture)
     print(f"{len(taken)} pictures, {sum(map(len, taken.values())) // 1024} kB, in {asked.to}")

@@ -8,7 +8,6 @@ page open, so a test opens one page at a time for those.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -61,29 +60,6 @@ class SlackPage:
         await message.get_by_title("Reply in thread").click()
         replies = self.page.locator(".thread-body .thread-divider ~ .msg")
         return [await self.text(reply) for reply in await replies.all()]
-
-    async def modal(self) -> Locator:
-        """The modal, once it is there."""
-        modal = self.page.locator(".modal")
-        await expect(modal).to_be_visible()
-        return modal
-
-    async def submit(self, values: Mapping[str, str]) -> None:
-        """Fill the modal's text fields, by their labels, and submit it."""
-        modal = await self.modal()
-        for label, value in values.items():
-            field = modal.locator(".bk-input", has=self.page.locator(".bk-label", has_text=label))
-            await field.locator("input").fill(value)
-        await self.page.locator(".modal-foot .primary").click()
-
-    async def errors(self) -> list[str]:
-        """What the modal finds wrong, as `block_id: message`."""
-        await expect(self.page.locator(".modal-error").first).to_be_visible()
-        return await self.page.locator(".modal-error").all_inner_texts()
-
-    async def expect_no_modal(self) -> None:
-        """The modal is gone: it was taken, or cancelled."""
-        await expect(self.page.locator(".modal")).to_have_count(0)
 
     async def picture(self, message: Locator, file: Path) -> None:
         """A picture of one message, without the buttons that appear under the pointer."""

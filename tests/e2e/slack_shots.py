@@ -51,9 +51,8 @@ async def message_of(slack: SlackServer, review: str, says: str = "") -> str:
 
     async def there() -> str:
         for one in await slack.messages(APPROVALS):
-            if str(one["blocks"][0].get("block_id")).startswith(f"cs/{review}/") and says in words(
-                one["blocks"]
-            ):
+            block = str(one["blocks"][0].get("block_id"))
+            if block.startswith(f"cs/{review}/") and says in words(one["blocks"]):
                 return str(one["ts"])
         return ""
 
@@ -65,19 +64,15 @@ async def visit(folder: Path, to: Path) -> None:
     bundle = northwind.bundle(folder / "policies")
     more = {"clock": Quick(), "providers": (PROVIDER,), "app": {"digest_above": 100}}
     with failing_slack(folder, mode="socket") as (slack, faults):
-        async with (
-            opened(folder, slack, faults, bundle, ways=("app",), **more) as office,
-            async_playwright() as by,
-        ):
+        office_of = opened(folder, slack, faults, bundle, ways=("app",), **more)
+        async with office_of as office, async_playwright() as by:
             story = Afternoon(office.world)
             await story.happen()
             await story.stage("refused", "ship-bot", ("deploy", deploy("4.17.9", traffic_percent=50)))
             await message_of(slack, story.reviews["refused"])
             await story.vote("refused", "wen", "deny", "Not during the fare release; try after 14:00")
-            shots = {
-                "two-person": await message_of(slack, story.reviews["deploy"]),
-                "denied": await message_of(slack, story.reviews["refused"], "Denied"),
-            }
+            refused = await message_of(slack, story.reviews["refused"], "Denied")
+            shots = {"two-person": await message_of(slack, story.reviews["deploy"]), "denied": refused}
             browser = await by.chromium.launch(**chromium())
             page = await open_slack(browser, slack, "dana", width=1280, height=1600)
             await page.open_channel("approvals")

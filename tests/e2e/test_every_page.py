@@ -105,9 +105,8 @@ async def faults_of(page: Page, within: str | None, options: Any) -> list[str]:
 async def axe(page: Page, options: Any = None) -> list[str]:
     """What axe has against a page, and against everything on it that opens to decide: one opens, another shuts."""
     found = await faults_of(page, None, options)
-    for act in await page.eval_on_selector_all(
-        "details.act[id]:not([open])", "all => all.map(one => one.id)"
-    ):
+    shut = "details.act[id]:not([open])"
+    for act in await page.eval_on_selector_all(shut, "all => all.map(one => one.id)"):
         await page.locator(f"[id='{act}']").evaluate("node => { node.open = true }")
         found += [f"{act}: {fault}" for fault in await faults_of(page, f"[id='{act}']", options)]
     return found

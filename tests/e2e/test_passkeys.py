@@ -59,9 +59,7 @@ async def _assertions(world: World) -> list[AssertionRow]:
     return await world.service.db.read(lambda conn: find(conn, AssertionRow))
 
 
-async def test_a_person_enrols_a_passkey_and_countersigns_with_it(
-    deployment: Deployment, browser: Browser
-) -> None:
+async def test_a_person_countersigns_with_a_new_passkey(deployment: Deployment, browser: Browser) -> None:
     agent, staged = await asyncio.to_thread(deployment.do, _stage)
     review = f"/reviews/{staged['effects'][0]['review']['review_id']}"
     context = await browser.new_context(base_url=deployment.url, reduced_motion="reduce")
@@ -79,9 +77,8 @@ async def test_a_person_enrols_a_passkey_and_countersigns_with_it(
     await page.goto("/passkeys")
     cdp = await context.new_cdp_session(page)
     await cdp.send("WebAuthn.enable", {"enableUI": False})
-    authenticator = (await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE}))[
-        "authenticatorId"
-    ]
+    added = await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE})
+    authenticator = added["authenticatorId"]
     await page.get_by_label("What do you call it?").fill("my laptop")
     await page.get_by_role("button", name="Add a passkey").click()
     await page.get_by_role("button", name="Make the passkey").click()

@@ -9,7 +9,6 @@ from playwright.async_api import expect
 
 from tests.e2e.conftest import Site
 from tests.e2e.test_reading import arrived, reviews_of
-from tests.fakes.afternoon import credit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
@@ -69,26 +68,3 @@ async def test_slash_opens_the_filter_and_the_address_keeps_it(site: Site) -> No
     await expect(page.locator(".row-title")).to_have_count(1)
     await page.get_by_role("link", name="Remove the filter Says: checkout-api").click()
     await expect(page.locator(".row-title").nth(1)).to_be_visible()
-
-
-@pytest.mark.parametrize("js", [True, False])
-async def test_a_batch_is_selected_and_reported_line_by_line(site: Site, js: bool) -> None:
-    for n in range(4):
-        args = credit("cus_1131", "Lucía Ferrer", 600 + n, "parking")
-        await site.stage(f"alike-{js}-{n}", "goodwill-desk", "credit", args)
-    page = await site.visitor(js=js)
-    await page.goto("/")
-    await page.get_by_role("link", name=re.compile(r"\d+ alike")).click()
-    boxes = page.get_by_role("checkbox")
-    many = await boxes.count()
-    assert many >= 4
-    assert not [box for box in await boxes.all() if await box.is_checked()]
-    ticked = [(await boxes.nth(place).get_attribute("value") or "").split()[0] for place in (0, 2)]
-    for place in (0, 2):
-        await boxes.nth(place).check()
-    await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign each selected effect").click()
-    await expect(page.get_by_role("heading", name="2 of 2 votes counted")).to_be_visible()
-    assert [len(await site.votes(f"/reviews/{name}")) for name in ticked] == [1, 1]
-    await page.get_by_role("link", name="Remaining reviews of this batch").click()
-    await expect(boxes).to_have_count(many - 2)

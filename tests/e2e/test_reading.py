@@ -19,9 +19,8 @@ async def arrived(page: Page, url: str) -> None:
 
 async def reviews_of(page: Page) -> list[str]:
     """The reviews of the rows, in their order."""
-    found: list[str] = await page.locator("[data-review]").evaluate_all(
-        "all => all.map(one => one.dataset.review)"
-    )
+    rows = page.locator("[data-review]")
+    found: list[str] = await rows.evaluate_all("all => all.map(one => one.dataset.review)")
     return found
 
 
@@ -96,10 +95,8 @@ async def test_new_reviews_wait_behind_a_pill_and_nothing_moves(site: Site, hear
 
 
 async def test_a_vote_cast_meanwhile_is_announced_and_no_button_moves(site: Site) -> None:
-    page, review = (
-        await site.visitor(),
-        await site.stage("two", "ship-bot", "deploy", deploy("4.19.0", changes=[])),
-    )
+    page = await site.visitor()
+    review = await site.stage("two", "ship-bot", "deploy", deploy("4.19.0", changes=[]))
     await page.goto(f"/reviews/{review}?full=1")
     await page.locator("#approve > summary").click()
     button = page.locator("#approve button[name=verdict]")

@@ -44,9 +44,7 @@ async def _release(world: World, agent: Agent, txn: str) -> ReleaseClaims:
     return world.release_of(released.json()["releases"][0])
 
 
-async def test_a_person_of_the_provider_countersigns_and_the_release_names_them(
-    deployment: Deployment, browser: Browser
-) -> None:
+async def test_a_signed_in_person_is_named_in_the_release(deployment: Deployment, browser: Browser) -> None:
     agent, staged = await asyncio.to_thread(deployment.do, _stage)
     review = staged["effects"][0]["review"]["review_id"]
     context = await browser.new_context(reduced_motion="reduce", base_url=deployment.url)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, expect
 
-from countersign import Denied, Question, Runtime, Settings, ToolRegistry, Transaction, tool, transaction
+from countersign import Runtime, Settings, ToolRegistry, Transaction, tool, transaction
 from countersign.contract import PrivateKey
 from countersign.manifests.drafts import manifest_json
 from tests.counterparts.slack import SlackServer
@@ -120,7 +120,7 @@ async def day(
     await slack.reset()
     faults.calls.clear()
     bundle = Payments(tmp_path / "bundle")
-    (pay,) = Robot(settings(tmp_path, "http://127.0.0.1:1", "nobody")[0]).registry
+    (pay,) = Robot(settings(tmp_path, "http://127.0.0.1:1", "unused")[0]).registry
     manifest = changed(pay.draft_manifest(), sentence="Pay {amount} to {account}")
     bundle.write("tools/pay.json", manifest_json(manifest))
     async with opened(tmp_path, slack, faults, bundle.path, ways=(way,)) as office:
@@ -151,45 +151,3 @@ async def test_an_approval_fires_the_effect_once_and_the_message_shows_it(day: W
     story = await day.thread_says(card, "Fired")
     assert [re.split("[:·]", line)[0].strip() for line in story] == ["Voted to approve", "Released", "Fired"]
     assert await day.votes() == 1
-
-
-@pytest.mark.long
-async def test_a_denial_wants_a_reason_and_the_agent_and_the_channel_read_it(day: Workday) -> None:
-    paying = day.robot.asks()
-    card = await day.card()
-    await day.page.press(card, "Deny")
-    await day.page.modal()
-    for empty in ("", "   "):
-        await day.page.submit({"Why not": empty})
-        assert "give a reason" in (await day.page.errors())[0]
-    assert (paying.done(), await day.votes()) == (False, 0)
-
-    await day.page.submit({"Why not": "this account was closed in May"})
-    await day.page.expect_no_modal()
-    with pytest.raises(Denied, match="this account was closed in May"):
-        await paying
-    assert day.robot.paid == []
-    await day.says(card, "Denied by Maya", "this account was closed in May", "Nothing fired")
-    assert await day.page.labels(card) == ["Open"]
-    assert await day.votes() == 1
-
-
-@pytest.mark.long
-async def test_a_question_is_answered_by_the_agent_in_the_thread_and_nothing_is_decided(day: Workday) -> None:
-    heard: list[Question] = []
-
-    def answer(question: Question) -> str:
-        heard.append(question)
-        return "invoice 4711, *paid* <!channel> twice"
-
-    paying = day.robot.asks(on_question=answer)
-    card = await day.card()
-    await day.page.press(card, "Ask")
-    await day.page.submit({"What do you want to know": "which invoice?"})
-    await day.page.expect_no_modal()
-    story = await day.thread_says(card, "which invoice?", "invoice 4711, *paid* <!channel> twice")
-    assert len(story) == 2
-    assert [(one.text, one.tool, one.asked_by) for one in heard] == [("which invoice?", "pay", "Maya")]
-    assert (paying.done(), await day.votes()) == (False, 0)
-    await day.page.press(card, "Approve")
-    assert await paying == "p-acct-1"

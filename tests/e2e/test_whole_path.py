@@ -69,10 +69,10 @@ async def seen(page: Page) -> Locator:
             const after = getComputedStyle(node, "::after");
             const drawn = (one) => one.outlineStyle !== "none" && parseFloat(one.outlineWidth) >= 2;
             const ringed = drawn(ring) || drawn(after);
-            const beside = node.matches(".pick input") && drawn(getComputedStyle(node.nextElementSibling));
+            const sibling = node.matches(".pick input") && drawn(getComputedStyle(node.nextElementSibling));
             const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
             const top = hit !== null && (node.contains(hit) || hit.contains(node));
-            return [`${node.tagName} ${node.textContent.trim().slice(0, 40)}`, ringed || beside, top];
+            return [`${node.tagName} ${node.textContent.trim().slice(0, 40)}`, ringed || sibling, top];
         }"""
     )
     assert found[1:] == [True, True], found

@@ -1,7 +1,7 @@
 """An afternoon at the support desk of `northwind`: the real service with what its agents did and what waits for people.
 
-Everything is done as agents and people do it, over the wire and through the pages' forms. Time stands still at `NOW`,
-so that two runs look alike.
+Everything is done as agents and people do it, over the wire and through the forms of the pages. The clock is stopped at
+`NOW`, so that two runs look alike.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MEMO = (
     "Booking NW-77120: three of four nights without hot water, confirmed by the hotel by phone on Monday. The guest "
     "asks for the whole stay. Terms 4.2 allow a refund of the nights concerned; the guest was offered another hotel "
     "on the first evening and could not move with two small children, so the desk suggests to refund all four. "
-    "Photos of the boiler are in the ticket. The hotel was told that we pass the cost on."
+    "Photos of the boiler are in the ticket. The hotel knows that we pass the cost on."
 )
 BODY = (
     "Dear customer,\nyour statement for October can be opened here:\nhttps://northwind-st\u0430tements.example/login\n"
@@ -62,13 +62,8 @@ def refund(cents: int, customer: str, card: str, account: str, reason: str, memo
 
 def credit(account: str, customer: str, cents: int, cause: str) -> Args:
     """The arguments of a credit."""
-    return {
-        "account": account,
-        "customer": customer,
-        "amount_cents": cents,
-        "currency": "USD",
-        "cause": cause,
-    }
+    money = {"amount_cents": cents, "currency": "USD"}
+    return {"account": account, "customer": customer, "cause": cause, **money}
 
 
 def mail(account: str, to: str, subject: str, body: str) -> Args:
@@ -175,8 +170,8 @@ class Afternoon:
         by, view = self.agents[agent], self.views[word]
         attempt = f"attempt-{word}"
         await by.spend(await by.see(view["txn"]), attempt)
-        told = [{"effect_id": one["effect_id"], "outcome": outcome} | more for one in view["effects"]]
-        answer = await by.report(attempt, *told)
+        outcomes = [{"effect_id": one["effect_id"], "outcome": outcome} | more for one in view["effects"]]
+        answer = await by.report(attempt, *outcomes)
         assert answer.is_success, answer.text
 
     async def went_well(self, word: str, agent: str, tool: str, args: Args, *names: str) -> None:
@@ -222,9 +217,8 @@ class Afternoon:
     async def _since_noon(self) -> None:
         clock = self.world.clock
         rows = {"table": "archive.tickets", "rows": 1_204, "older_than": "7 years"}
-        await self.stage(
-            "rows", "data-janitor", ("delete_rows", rows), claimed={"purpose": "The yearly clean-up."}
-        )
+        purpose = {"purpose": "The yearly clean-up."}
+        await self.stage("rows", "data-janitor", ("delete_rows", rows), claimed=purpose)
         clock.pass_(minutes=10)
         done = refund(31_000, "Lucía Ferrer", "5520", "cus_1131", "cancelled", "The tour was cancelled.")
         await self.stage("halved", "refund-desk", ("refund", done))
@@ -286,11 +280,11 @@ class Afternoon:
         await self.people["tomas"].visitor.proposed(
             self.views["amara"], amara | {"amount_cents": 45_000}, reason="two of the four legs were flown"
         )
-        parked = (
+        parked = [
             ("1130", "Chen Jackson", 1_200),
             ("1131", "Lucía Ferrer", 900),
             ("1132", "Omar Haddad", 1_500),
-        )
+        ]
         for card, name, cents in parked:
             one = credit(f"cus_{card}", name, cents, "parking")
             await self.stage(f"credit-{card}", "goodwill-desk", ("credit", one))
@@ -303,9 +297,8 @@ class Afternoon:
         """Afterwards things go wrong: a tool is stopped, an agent is stopped, and somebody breaks the glass."""
         ingrid, maya = self.people["ingrid"], self.people["maya"]
         await self.stage("glass", "ship-bot", ("deploy", deploy("4.18.1")))
-        await self.stage(
-            "alone", "fare-writer", ("send_campaign", HOSTILE | {"subject": "Fares", "send_at": "9:00"})
-        )
+        fares = HOSTILE | {"subject": "Fares", "send_at": "9:00"}
+        await self.stage("alone", "fare-writer", ("send_campaign", fares))
         form = await ingrid.form(self.reviews["glass"], "break-glass")
         path = f"/reviews/{self.reviews['glass']}/votes"
         said = {"verdict": "break_glass", "reason": "captures fail since 14:20"}
@@ -317,10 +310,8 @@ class Afternoon:
     async def get_ready_to_be_looked_at(self) -> None:
         """Everything at once: also a plan of three, what went wrong, and a passkey."""
         note = mail("cus_1130", "chen@example.com", "For your trouble", "Dear Chen.")
-        credits = [
-            ("credit", credit("cus_1130", "Chen Jackson", 2_300, "broken lift")),
-            ("credit", credit("cus_1131", "Lucía Ferrer", 1_800, "late breakfast")),
-        ]
+        credits = [("credit", credit("cus_1130", "Chen Jackson", 2_300, "broken lift"))]
+        credits += [("credit", credit("cus_1131", "Lucía Ferrer", 1_800, "late breakfast"))]
         await self.stage("plan", "goodwill-desk", *credits, ("send_mail", note))
         await self.trouble()
         await self.passkey("wen")

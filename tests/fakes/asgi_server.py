@@ -14,7 +14,7 @@ async def listening(config: uvicorn.Config) -> AsyncIterator[int]:
     """Its port."""
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve())
-    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
+    while not server.started:  # noqa: ASYNC110  uvicorn has no other signal
         await asyncio.sleep(0.01)
     try:
         yield server.servers[0].sockets[0].getsockname()[1]

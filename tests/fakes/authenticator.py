@@ -58,9 +58,8 @@ class Passkey:
         if self.kind in {"ES256", "ES384"}:
             numbers, size = public.public_numbers(), public.key_size // 8
             alg, curve = (-7, 1) if self.kind == "ES256" else (-35, 2)
-            return cbor2.dumps(
-                {1: 2, 3: alg, -1: curve, -2: _int(numbers.x, size), -3: _int(numbers.y, size)}
-            )
+            x, y = _int(numbers.x, size), _int(numbers.y, size)
+            return cbor2.dumps({1: 2, 3: alg, -1: curve, -2: x, -3: y})
         numbers = public.public_numbers()
         return cbor2.dumps({1: 3, 3: -257, -1: _int(numbers.n, public.key_size // 8), -2: _int(numbers.e, 3)})
 
@@ -85,17 +84,15 @@ class Passkey:
         return json.dumps(said | self.client).encode()
 
     def _authenticator_data(self, more: int) -> bytes:
-        return (
-            hashlib.sha256(self.rp_id.encode()).digest() + bytes([self.flags | more]) + self.count.to_bytes(4)
-        )
+        rp = hashlib.sha256(self.rp_id.encode()).digest()
+        return rp + bytes([self.flags | more]) + self.count.to_bytes(4)
 
     def _sign(self, data: bytes) -> bytes:
         if self.kind == "EdDSA":
             signature: bytes = self.key.sign(data)
         elif self.kind in {"ES256", "ES384"}:
-            signature = self.key.sign(
-                data, ec.ECDSA(hashes.SHA256() if self.kind == "ES256" else hashes.SHA384())
-            )
+            digest = hashes.SHA256() if self.kind == "ES256" else hashes.SHA384()
+            signature = self.key.sign(data, ec.ECDSA(digest))
         else:
             signature = self.key.sign(data, padding.PKCS1v15(), hashes.SHA256())
         return signature

@@ -52,12 +52,8 @@ def values(blocks: object) -> list[str]:
 
 def code(blocks: object) -> str:
     """The preformatted text."""
-    return "".join(
-        part["text"]
-        for node in nodes(blocks)
-        if node.get("type") == "rich_text_preformatted"
-        for part in node["elements"]
-    )
+    blocks = [node for node in nodes(blocks) if node.get("type") == "rich_text_preformatted"]
+    return "".join(part["text"] for node in blocks for part in node["elements"])
 
 
 def buttons(blocks: object) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import AgentPrincipal, Facts, PolicyRequest
+from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pdp.engine import decide
@@ -50,13 +50,8 @@ PAY_ARGS: dict[str, Any] = {
 
 def pay_manifest(**changes: Any) -> dict[str, Any]:
     """The manifest of the one tool `pay`."""
-    return {
-        "tool": "pay",
-        "title": "Pay",
-        "args": PAY_ARGS,
-        "resource": {"type": "Account", "id": "/account"},
-        "sentence": "Pay {amount} to {account}",
-    } | changes
+    shown = {"tool": "pay", "title": "Pay", "sentence": "Pay {amount} to {account}"}
+    return shown | {"args": PAY_ARGS, "resource": {"type": "Account", "id": "/account"}} | changes
 
 
 def pay_args(**properties: Any) -> dict[str, Any]:
@@ -123,17 +118,14 @@ class BundleFolder:
             return [str(problem) for problem in error.problems]
         return []
 
-    def question(
-        self, args: Any, *, tool: str = "pay", facts: Facts | None = None, **changes: Any
-    ) -> PolicyRequest:
+    def question(self, args: Any, *, tool: str = "pay", facts: Any = None, **changes: Any) -> PolicyRequest:
         """A question about a call of `pay`, with the facts the bundle has for it."""
         bundle = self.load()
         agent = changes.pop("agent", AgentPrincipal("robot"))
         now = changes.pop("now", NOW)
         if facts is None:
-            facts = asyncio.run(
-                bundle.facts_for(tool, args, json.dumps(args).encode(), agent=agent.name, now=now)
-            )
+            raw = json.dumps(args).encode()
+            facts = asyncio.run(bundle.facts_for(tool, args, raw, agent=agent.name, now=now))
         known = bundle.manifests.get(tool)
         digest = changes.pop("tool_digest", known.digest if known else "0" * 64)
         return PolicyRequest(agent, tool, digest, args, facts, now, **changes)

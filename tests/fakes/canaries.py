@@ -95,28 +95,24 @@ class Ears:
 
     def plant(self, name: str, value: str) -> str:
         """One more canary."""
-        assert len(value) >= 12, "too short to be told from chance"
+        assert len(value) >= 12, "too short: it could occur by chance"
         self.canaries[name] = value
         return value
 
     def singing(self) -> list[str]:
         """Every canary that is heard where it may not be."""
-        told = self.capsys.readouterr()
-        everything = [
-            *self.heard,
-            Heard("the service's log", self.log.getvalue()),
-            Heard("stdout", told.out),
-            Heard("stderr", told.err),
-            Heard("metrics", metrics.render_metrics().decode()),
-            *(Heard(f"span {one.name}", one.to_json()) for one in self.spans.get_finished_spans()),
-        ]
+        captured = self.capsys.readouterr()
+        outputs = {"the service's log": self.log.getvalue(), "stdout": captured.out, "stderr": captured.err}
+        outputs["metrics"] = metrics.render_metrics().decode()
+        spans = [Heard(f"span {one.name}", one.to_json()) for one in self.spans.get_finished_spans()]
+        everything = [*self.heard, *(Heard(*one) for one in outputs.items()), *spans]
         assert len(everything) > 5, "hardly anything was heard; the ears are closed"
-        return [
-            f"{name} in {one.where}: ...{_around(one.text, value)}..."
-            for one in everything
-            for name, value in self.canaries.items()
-            if value in one.text and not _allowed(name, one.where)
+        heard = [
+            (one, name) for one in everything for name in self.canaries if self.canaries[name] in one.text
         ]
+        found = [(one, name, self.canaries[name]) for one, name in heard]
+        found = [(one, name, value) for one, name, value in found if not _allowed(name, one.where)]
+        return [f"{name} in {one.where}: ...{_around(one.text, value)}..." for one, name, value in found]
 
     async def _hear(self, response: httpx2.Response) -> None:
         request = response.request

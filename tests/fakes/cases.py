@@ -50,11 +50,8 @@ when { context.input.amount >= 1000000 };
 def one_case(text: str) -> str:
     """A cases file with one case, of these lines."""
     lines = text.strip().splitlines()
-    return (
-        HEAD
-        + "\n".join(f"  {'- ' if number == 0 else '  '}{line}" for number, line in enumerate(lines))
-        + "\n"
-    )
+    marked = [f"  {'- ' if number == 0 else '  '}{line}\n" for number, line in enumerate(lines)]
+    return HEAD + "".join(marked)
 
 
 def read(text: str) -> list[AnyCase]:

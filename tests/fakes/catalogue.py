@@ -7,21 +7,14 @@ from typing import Any
 from countersign.catalogue import entry
 from countersign.contract import JSON, ToolManifest, compensation_args
 
-_BY_PATTERN = {
-    "^[A-Z]{3}$": "EUR",
-    "^[0-9a-f]{40}$": "9f3c1ab0" * 5,
-    "^[0-9a-f]{64}$": "9f3c1ab0" * 8,
-    "^\\+[1-9][0-9]{6,14}$": "+4915112345678",
-    "^[0-9]{4}-[0-9]{2}-[0-9]{2}$": "2026-12-24",
-}
+_BY_PATTERN = {"^[A-Z]{3}$": "EUR", "^[0-9a-f]{40}$": "9f3c1ab0" * 5, "^[0-9a-f]{64}$": "9f3c1ab0" * 8}
+_BY_PATTERN |= {"^\\+[1-9][0-9]{6,14}$": "+4915112345678", "^[0-9]{4}-[0-9]{2}-[0-9]{2}$": "2026-12-24"}
 
 
 def sample(manifest: ToolManifest) -> dict[str, JSON]:
-    """A call; every customer is the one whom the starter bundle knows."""
+    """A call; every customer is the one of the starter bundle."""
     properties: Any = manifest.args["properties"]
-    return {
-        name: "cus_1" if name == "customer" else _value(name, schema) for name, schema in properties.items()
-    }
+    return {name: _value(name, schema) for name, schema in properties.items()}
 
 
 def sample_result(manifest: ToolManifest) -> dict[str, JSON]:
@@ -41,6 +34,8 @@ def taken_back(manifest: ToolManifest, args: dict[str, JSON]) -> dict[str, JSON]
 
 
 def _value(name: str, schema: dict[str, Any]) -> Any:
+    if name == "customer":
+        return "cus_1"
     if "enum" in schema:
         return schema["enum"][-1]
     if "pattern" in schema:

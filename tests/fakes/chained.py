@@ -1,6 +1,6 @@
-"""A journal that has seen everything: fired, taken back, denied, parked, unknown, settled, live, noted, told again.
+"""A journal that has seen everything: fired, taken back, denied, parked, unknown, settled, live, noted, reported again.
 
-For whoever damages it afterwards: one of each kind of row, in every table, written by the SDK itself.
+For tests that damage it afterwards: one of each kind of row, in every table, written by the SDK itself.
 """
 
 from __future__ import annotations
@@ -9,16 +9,8 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from countersign import (
-    Denied,
-    EffectFailed,
-    NotDone,
-    OutcomeUnknown,
-    ReviewPending,
-    SQLiteAdapter,
-    resume,
-    transaction,
-)
+from countersign import Denied, EffectFailed, NotDone, OutcomeUnknown, ReviewPending, resume, transaction
+from countersign.adapters import SQLiteAdapter
 from countersign.contract import EffectState
 from countersign.journal.location import JournalLocation
 from countersign.journal.meta import Outbox

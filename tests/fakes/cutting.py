@@ -20,7 +20,7 @@ from countersign import tool
 from countersign.integrations import Conversation, run_openai
 from tests.fakes.desk import Desk
 from tests.fakes.model_vendors import Vendor, openai_calls, openai_says, vendor
-from tests.fakes.talking import NOBODY
+from tests.fakes.talking import TRUST_NONE
 
 LINE_CUT = (500, {"error": {"message": "cut"}})
 """What the vendor answers where the line is cut."""
@@ -69,19 +69,10 @@ class Program:
     def run(self, messages: Sequence[Message], *script: Any, key: str, **options: Any) -> Conversation:
         """Until the model has its last word, or it is cut."""
         self.model.script[:] = script
-        return run_openai(
-            self.client,
-            model="example-small",
-            messages=copy.deepcopy(list(messages)),
-            tools=[self._credit],
-            key=key,
-            runtime=self.desk.runtime,
-            **options,
-        )
+        given: dict[str, Any] = {"tools": [self._credit], "runtime": self.desk.runtime, "model": "small"}
+        return run_openai(self.client, messages=copy.deepcopy(list(messages)), key=key, **given, **options)
 
-    def cut(
-        self, messages: Sequence[Message], *script: Any, key: str, hears: int | None = None
-    ) -> list[Message]:
+    def cut(self, messages: list[Message], *script: Any, key: str, hears: int | None = None) -> list[Message]:
         """Cut by its model's vendor or its policy, or killed as it hears so many messages; answers what it has then."""
         heard: list[Message] = []
 
@@ -116,7 +107,7 @@ def program(desk: Desk, *, equal_ids: bool, equal_answers: bool = False) -> Iter
     """With its client and the model's side."""
     with (
         vendor() as model,
-        DefaultHttpxClient(verify=NOBODY) as http,
+        DefaultHttpxClient(verify=TRUST_NONE) as http,
         openai.OpenAI(api_key="none", base_url=f"{model.url}/v1", max_retries=0, http_client=http) as client,
     ):
         yield Program(desk, model, client, equal_ids, equal_answers)

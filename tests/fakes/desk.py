@@ -38,7 +38,7 @@ AGENT = "support"
 
 
 class TickingClock:
-    """Wall and steady time that move when told to, on top of the machine's."""
+    """Wall and steady time that a test moves, on top of the machine's."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self.time = start
@@ -119,13 +119,8 @@ def changed(manifest: ToolManifest, **changes: Any) -> ToolManifest:
 
 
 def make_runtime(settings: Settings, face: Face, registry: ToolRegistry, clock: TickingClock) -> Runtime:
-    return Runtime(
-        settings,
-        registry=registry,
-        transport=face.transport,
-        async_transport=face.async_transport,
-        clock=clock,
-    )
+    transports: dict[str, Any] = {"transport": face.transport, "async_transport": face.async_transport}
+    return Runtime(settings, registry=registry, clock=clock, **transports)
 
 
 def make_desk(folder: Path, **changes: Any) -> Desk:
@@ -135,13 +130,9 @@ def make_desk(folder: Path, **changes: Any) -> Desk:
     face = Face(service)
     key = PrivateKey.generate()
     service.enroll(AGENT, key.public)
+    quick = {"retry_base_seconds": 0.001, "retry_max_seconds": 0.002, "journal_path": folder / "journal.db"}
     settings = Settings(
-        url=service.iss,
-        agent=AGENT,
-        key_path=write_key(folder / "agent.pem", key),
-        retry_base_seconds=0.001,
-        retry_max_seconds=0.002,
-        **{"journal_path": folder / "journal.db"} | changes,
+        url=service.iss, agent=AGENT, key_path=write_key(folder / "agent.pem", key), **quick | changes
     )
     registry = ToolRegistry()
     return Desk(folder, service, face, make_runtime(settings, face, registry, clock), clock, registry)
@@ -154,19 +145,21 @@ def write_key(path: Path, key: PrivateKey) -> Path:
     return path
 
 
+def agent_environment(settings: Settings) -> dict[str, str]:
+    """The variables of an agent's process that name its service, itself and its key."""
+    named = {"COUNTERSIGN_URL": settings.url, "COUNTERSIGN_AGENT": settings.agent}
+    return named | {"COUNTERSIGN_KEY": str(settings.key_path)}
+
+
 def operators_environment(desk: Desk, url: str) -> dict[str, str]:
     """The variables an operator sets for this agent, with its service at an address."""
-    settings = desk.runtime.settings
-    return {
-        "COUNTERSIGN_URL": url,
-        "COUNTERSIGN_AGENT": settings.agent,
-        "COUNTERSIGN_KEY": str(settings.key_path),
-        "COUNTERSIGN_JOURNAL": getattr(settings.journal_path, "secret", str(settings.journal_path)),
-    }
+    journal = desk.runtime.settings.journal_path
+    environment = agent_environment(desk.runtime.settings) | {"COUNTERSIGN_URL": url}
+    return environment | {"COUNTERSIGN_JOURNAL": getattr(journal, "secret", str(journal))}
 
 
 def refund_tool(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:
-    """The tool most tests use: it gives money back and tells a receipt number."""
+    """The tool most tests use: it gives money back and returns a receipt number."""
 
     @tool("refund", resource=("Order", "order_id"), registry=desk.registry, **options)
     def refund(order_id: str, amount_cents: int, tags: list[str] | None = None) -> dict[str, str]:
@@ -178,6 +171,10 @@ def refund_tool(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[st
     return refund
 
 
+def _of_order(desk: Desk) -> dict[str, Any]:
+    return {"resource": ("Order", "order_id"), "registry": desk.registry}
+
+
 def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[str, str]]]:
     """A charge that `void` takes back, with the charge's result."""
 
@@ -186,13 +183,9 @@ def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[s
         """Take a charge back."""
         desk.act("void", charge_id, amount_cents)
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
-        registry=desk.registry,
-    )
+    undo: Any = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+
+    @tool("charge", compensate="void", compensation_map=undo, **_of_order(desk))
     def charge(order_id: str, amount_cents: int) -> dict[str, str]:
         """Charge an order."""
         desk.act("charge", order_id, amount_cents)
@@ -206,13 +199,7 @@ def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[s
 def charge_undone_by_void(desk: Desk) -> Callable[[str], Placeholder[dict[str, str]]]:
     """A charge alone: the test's own tool of that name takes it back, with the charge's result."""
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id"},
-        registry=desk.registry,
-    )
+    @tool("charge", compensate="void", compensation_map={"charge_id": "result:/charge_id"}, **_of_order(desk))
     def charge(order_id: str) -> dict[str, str]:
         """Charge an order."""
         desk.act("charge", order_id)
@@ -234,10 +221,10 @@ def answering_tool(
         """Answer as the test says."""
         if acts:
             desk.act(name, order_id)
-        told = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(told, BaseException):
-            raise told
-        return told
+        found = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     desk.publish(answer, **manifest)
     return answer
@@ -264,7 +251,7 @@ def notes_database(folder: Path) -> Path:
 
 
 def notes_in(path: Path) -> list[tuple[str, str]]:
-    """What stands in it, read through a connection of our own."""
+    """Its rows, read through a connection of our own."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("SELECT order_id, note FROM notes ORDER BY order_id").fetchall()
 

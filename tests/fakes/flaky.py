@@ -1,6 +1,6 @@
 """A proxy on loopback that breaks as networks do: it hangs, drips, cuts, answers for somebody else, or is not there.
 
-It stands where the service's public address is, so both sides speak to it as if it were the other. A fault is named for
+It has the service's public address, so both sides speak to it as if it were the other. A fault is named for
 the beginning of a path and stays until it is lifted; `forwards` says whether the service still gets the request.
 """
 
@@ -40,7 +40,7 @@ class Flaky(Loopback):
         self.rewrite: Callable[[str, bytes], bytes] = lambda _, body: body
 
     def breaks(self, path: str, how: str, *, forwards: bool = False) -> None:
-        """From now on this happens to whatever begins like this."""
+        """From now on this happens to every request whose path begins like this."""
         self.lifted.clear()
         self.faults[path] = Fault(how, forwards)
 
@@ -95,14 +95,7 @@ def _page(status: int) -> Callable[[_Handler], None]:
     return lambda handler: handler.answer(status, page, {"Content-Type": "text/html"})
 
 
-_FAULTS: Final[dict[str, Callable[[_Handler], None]]] = {
-    "cut": _cut,
-    "half an answer": _half,
-    "half-open": _Handler.hang,
-    "drips": _drip,
-    "500": _page(500),
-    "502": _page(502),
-    "503": _page(503),
-    "200 with a page": _page(200),
-}
+_FAULTS: dict[str, Callable[[_Handler], None]] = {"cut": _cut, "half an answer": _half, "drips": _drip}
+_FAULTS |= {str(status): _page(status) for status in (500, 502, 503)}
+_FAULTS |= {"half-open": _Handler.hang, "200 with a page": _page(200)}
 FAULTS: Final = tuple(_FAULTS)

@@ -1,4 +1,4 @@
-"""An OpenID provider in memory, honest until told otherwise: every fault a hostile or broken one could show.
+"""An OpenID provider in memory, honest by default: every fault a hostile or broken one could show.
 
 The real ones are in `tests/counterparts`; what they will not do wrong, this one does.
 """
@@ -26,11 +26,9 @@ _KEYS: dict[str, Key] = {kid: RSAKey.generate_key(2048, {"kid": kid}) for kid in
 _KEYS["ec"] = ECKey.generate_key("P-256", {"kid": "ec"})
 _KEYS["ed"] = OKPKey.generate_key("Ed25519", {"kid": "ed"})
 ABSENT: Any = object()
-_ODD: dict[str, dict[str, Any]] = {
-    "redirect": {"status_code": 302, "headers": {"location": f"{ISSUER}/elsewhere"}},
-    "no JSON": {"status_code": 200, "content": b"<html>"},
-    "500": {"status_code": 500, "json": {}},
-}
+_ELSEWHERE = {"status_code": 302, "headers": {"location": f"{ISSUER}/elsewhere"}}
+_ODD: dict[str, dict[str, Any]] = {"redirect": _ELSEWHERE, "500": {"status_code": 500, "json": {}}}
+_ODD["no JSON"] = {"status_code": 200, "content": b"<html>"}
 
 
 @dataclass
@@ -48,7 +46,7 @@ class Provider:
     header: dict[str, Any] = field(default_factory=dict)
     signed_with: str = "k1"
     published: tuple[str, ...] = ("k1",)
-    more_keys: Any = field(default_factory=list)  # beside the published ones; or what stands in their place
+    more_keys: Any = field(default_factory=list)  # in addition to the published ones; or what replaces them
     leaks: bool = False  # its key set holds the private keys
     odd: dict[str, str] = field(default_factory=dict)  # path: how it answers instead
     access_token: str = "opaque"
@@ -71,16 +69,9 @@ class Provider:
 
     def token(self, nonce: str | None, access_token: str) -> str:
         half = hashlib.sha256(access_token.encode()).digest()[:16]
-        claims: dict[str, Any] = {
-            "iss": ISSUER,
-            "aud": CLIENT,
-            "iat": self.now,
-            "exp": self.now + 300,
-            "nonce": nonce,
-            "at_hash": _b64(half).decode(),
-            **self.claims,
-            **self.id_token,
-        }
+        times = {"iat": self.now, "exp": self.now + 300}
+        own = {"iss": ISSUER, "aud": CLIENT, "nonce": nonce, "at_hash": _b64(half).decode()}
+        claims: dict[str, Any] = {**own, **times, **self.claims, **self.id_token}
         claims = {name: value for name, value in claims.items() if value is not None}
         return _sign({"typ": "JWT", **self.header}, claims, self.signed_with)
 
@@ -93,7 +84,7 @@ class Provider:
         path = request.url.path
         self.asked.append(path)
         if path in self.down:
-            raise httpx2.ConnectError("nobody listens")
+            raise httpx2.ConnectError("connection refused")
         if self.odd.get(path) == "never":
             await asyncio.sleep(3_600)
         if path in self.odd or path == "/elsewhere":
@@ -101,34 +92,22 @@ class Provider:
             return (
                 httpx2.Response(200, content=_endless()) if how == "endless" else httpx2.Response(**_ODD[how])
             )
-        handler = {
-            "/.well-known/openid-configuration": self._discovery,
-            "/keys": self._jwks,
-            "/token": self._token,
-            "/userinfo": self._userinfo,
-        }[path]
-        return handler(request)
+        handlers = {"/keys": self._jwks, "/token": self._token, "/userinfo": self._userinfo}
+        handlers["/.well-known/openid-configuration"] = self._discovery
+        return handlers[path](request)
 
     def _discovery(self, request: httpx2.Request) -> httpx2.Response:
-        document = {
-            "issuer": ISSUER,
-            "authorization_endpoint": f"{ISSUER}/authorize",
-            "token_endpoint": f"{ISSUER}/token",
-            "userinfo_endpoint": f"{ISSUER}/userinfo",
-            "jwks_uri": f"{ISSUER}/keys",
-            "authorization_response_iss_parameter_supported": True,
-        } | self.metadata
+        ends = {"authorization": "authorize", "token": "token", "userinfo": "userinfo"}
+        document: dict[str, Any] = {f"{name}_endpoint": f"{ISSUER}/{path}" for name, path in ends.items()}
+        document |= {"issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys"}
+        document |= {"authorization_response_iss_parameter_supported": True} | self.metadata
         return httpx2.Response(200, json=document)
 
     def _jwks(self, request: httpx2.Request) -> httpx2.Response:
         if not self.published:
             return httpx2.Response(200, json={"keys": self.more_keys})
-        return httpx2.Response(
-            200,
-            json={
-                "keys": [*(_KEYS[kid].as_dict(private=self.leaks) for kid in self.published), *self.more_keys]
-            },
-        )
+        ours = [_KEYS[kid].as_dict(private=self.leaks) for kid in self.published]
+        return httpx2.Response(200, json={"keys": [*ours, *self.more_keys]})
 
     def _token(self, request: httpx2.Request) -> httpx2.Response:
         form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
@@ -155,9 +134,8 @@ class Provider:
         said = self.userinfo if self.userinfo is not None else self.claims
         if self.signs_userinfo:
             signed = _sign(self.header, said, self.signed_with)
-            return httpx2.Response(
-                200, text=signed, headers={"content-type": "application/jwt; charset=utf-8"}
-            )
+            kind = {"content-type": "application/jwt; charset=utf-8"}
+            return httpx2.Response(200, text=signed, headers=kind)
         return httpx2.Response(200, json=said)
 
 

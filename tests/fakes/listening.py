@@ -53,9 +53,8 @@ class Listening:
         data, bundle = self._folder
         async with running(data, bundle, **{"public_url": self.url, **self._settings}) as self.world:
             port = int(self.url.rpartition(":")[2])
-            config = uvicorn.Config(
-                self.world.app, port=port, log_config=None, lifespan="off", access_log=False
-            )
+            quiet: dict[str, Any] = {"log_config": None, "lifespan": "off", "access_log": False}
+            config = uvicorn.Config(self.world.app, port=port, **quiet)
             async with listening(config):
                 self._up.set()
                 await self._stop.wait()

@@ -15,19 +15,11 @@ from tests.fakes.model_vendors import anthropic_says, openai_says
 
 SECRET = "the customer's card is 4111 1111 1111 1111"
 
+_PREDICTED = {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 OPENAI_CHAT: dict[str, Any] = openai_says("Done.") | {
-    "usage": {
-        "prompt_tokens": 1200,
-        "completion_tokens": 300,
-        "total_tokens": 1500,
-        "prompt_tokens_details": {"cached_tokens": 1024, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": 192,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    },
+    "usage": {"prompt_tokens": 1200, "completion_tokens": 300, "total_tokens": 1500}
+    | {"prompt_tokens_details": {"cached_tokens": 1024, "audio_tokens": 0}}
+    | {"completion_tokens_details": {"reasoning_tokens": 192, "audio_tokens": 0, **_PREDICTED}},
     "service_tier": "default",
     "system_fingerprint": "fp_1",
 }
@@ -36,8 +28,8 @@ OPENAI_CHAT: dict[str, Any] = openai_says("Done.") | {
 OPENAI_STREAM_END: dict[str, Any] = {
     "id": "chatcmpl-2",
     "object": "chat.completion.chunk",
-    "created": 1_790_000_000,
     "model": "example-small-2026-01-15",
+    "created": 1_790_000_000,
     "choices": [],
     "usage": {"prompt_tokens": 20, "completion_tokens": 7, "total_tokens": 27},
 }
@@ -52,52 +44,29 @@ OPENAI_RESPONSES: dict[str, Any] = {
     "model": "example-large-2026-02-01",
     "output": [
         {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": SECRET}]},
-        {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "status": "completed",
-            "content": [{"type": "output_text", "text": "Done.", "annotations": []}],
-        },
+        {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
+        | {"content": [{"type": "output_text", "text": "Done.", "annotations": []}]},
     ],
-    "usage": {
-        "input_tokens": 500,
-        "input_tokens_details": {"cached_tokens": 128},
-        "output_tokens": 250,
-        "output_tokens_details": {"reasoning_tokens": 200},
-        "total_tokens": 750,
-    },
+    "usage": {"input_tokens": 500, "output_tokens": 250, "total_tokens": 750}
+    | {"input_tokens_details": {"cached_tokens": 128}, "output_tokens_details": {"reasoning_tokens": 200}},
 }
-OPENAI_STREAM_COMPLETED: dict[str, Any] = {
-    "type": "response.completed",
-    "sequence_number": 40,
-    "response": OPENAI_RESPONSES | {"status": "completed", "incomplete_details": None},
-}
+OPENAI_STREAM_COMPLETED: dict[str, Any] = {"type": "response.completed", "sequence_number": 40}
+OPENAI_STREAM_COMPLETED["response"] = OPENAI_RESPONSES | {"status": "completed", "incomplete_details": None}
 
 _THOUGHT = {"type": "thinking", "thinking": SECRET, "signature": "EqQB"}
 ANTHROPIC: dict[str, Any] = anthropic_says(_THOUGHT, "Done.") | {
-    "usage": {
-        "input_tokens": 100,
-        "cache_creation_input_tokens": 400,
-        "cache_read_input_tokens": 2000,
-        "cache_creation": {"ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 0},
-        "output_tokens": 150,
-        "output_tokens_details": {"thinking_tokens": 90},
-        "server_tool_use": None,
-        "service_tier": "standard",
-    },
+    "usage": {"input_tokens": 100, "cache_creation_input_tokens": 400, "cache_read_input_tokens": 2000}
+    | {"cache_creation": {"ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 0}}
+    | {"output_tokens": 150, "output_tokens_details": {"thinking_tokens": 90}}
+    | {"server_tool_use": None, "service_tier": "standard"},
 }
-"""Cached tokens stand beside the input, thoughts are part of the output."""
+"""Cached tokens are not part of the input, thoughts are part of the output."""
 
 ANTHROPIC_STREAM_END: dict[str, Any] = {
     "type": "message_delta",
     "delta": {"stop_reason": "tool_use", "stop_sequence": None},
-    "usage": {
-        "input_tokens": 30,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-        "output_tokens": 12,
-    },
+    "usage": {"input_tokens": 30, "output_tokens": 12}
+    | {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0},
 }
 
 GOOGLE: dict[str, Any] = {
@@ -108,24 +77,16 @@ GOOGLE: dict[str, Any] = {
             "index": 0,
         }
     ],
-    "usageMetadata": {
-        "promptTokenCount": 600,
-        "cachedContentTokenCount": 512,
-        "candidatesTokenCount": 40,
-        "thoughtsTokenCount": 160,
-        "toolUsePromptTokenCount": 25,
-        "totalTokenCount": 825,
-    },
+    "usageMetadata": {"promptTokenCount": 600, "cachedContentTokenCount": 512, "candidatesTokenCount": 40}
+    | {"thoughtsTokenCount": 160, "toolUsePromptTokenCount": 25, "totalTokenCount": 825},
     "modelVersion": "example-flash-001",
     "responseId": "r-1",
 }
-"""As JSON over the wire. Cached tokens are part of the prompt; thoughts and the prompts of tools stand beside."""
+"""As JSON over the wire. Cached tokens are part of the prompt; thoughts and the prompts of tools are separate."""
 
-GOOGLE_BLOCKED: dict[str, Any] = {
-    "promptFeedback": {"blockReason": "SAFETY"},
-    "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
-    "modelVersion": "example-flash-001",
-}
+GOOGLE_BLOCKED: dict[str, Any] = {"promptFeedback": {"blockReason": "SAFETY"}}
+GOOGLE_BLOCKED |= {"usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9}}
+GOOGLE_BLOCKED["modelVersion"] = "example-flash-001"
 
 OLLAMA: dict[str, Any] = {
     "model": "example-local:8b",

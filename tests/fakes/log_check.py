@@ -1,6 +1,6 @@
 """I-8 as a check: every transition has exactly one audit row, and the reverse.
 
-The log is replayed. Each row that tells of a move must start where the row before it ended, so that a missing, doubled
+The log is replayed. Each row of a transition must start where the row before it ended, so that a missing, doubled
 or invented row breaks the chain; and every chain must end in the state the tables hold.
 """
 
@@ -33,7 +33,7 @@ Thing = tuple[Any, ...]
 
 
 class Replay:
-    """The states the log tells of, by what kind of thing it is and its name."""
+    """The states in the log, by what kind of thing it is and its name."""
 
     def __init__(self) -> None:
         self.states: dict[Thing, str] = {}
@@ -101,9 +101,8 @@ def faults_of_log(conn: Connection) -> list[str]:
     # by index, not by time: a clock may have been set back
     for line in conn.execute(select(*rows).order_by(rows.idx.is_(None), rows.idx, rows.audit_id)):
         replay.take(line)
-    held: dict[Thing, str] = {
-        ("effect", r["effect_id"], r["rev"]): r["state"] for r in _rows(conn, EffectRow)
-    }
+    effects = _rows(conn, EffectRow)
+    held: dict[Thing, str] = {("effect", r["effect_id"], r["rev"]): r["state"] for r in effects}
     held |= {("transaction", r["txn"], r["rev"]): r["state"] for r in _rows(conn, TransactionRow)}
     for kind, model in (("review", ReviewRow), ("task", TaskRow), ("proposal", ProposalRow)):
         held |= {(kind, r[f"{kind}_id"]): r["state"] for r in _rows(conn, model)}
@@ -113,17 +112,14 @@ def faults_of_log(conn: Connection) -> list[str]:
     named.update(("jti", r["jti"]) for r in redemptions)
     attempts = {(r["redeemer"], r["attempt_id"]) for r in _rows(conn, AttemptRow)}
     redeemed = {(r["redeemer"], r["attempt_id"]) for r in redemptions}
-    return [
-        *replay.faults,
-        *_differ("states", replay.states, held),
-        *_differ("named once", replay.named, named),
-        *_differ("attempts", sorted(attempts), sorted(redeemed)),
-    ]
+    redemptions_differ = _differ("attempts", sorted(attempts), sorted(redeemed))
+    names_differ = _differ("named once", replay.named, named)
+    return [*replay.faults, *_differ("states", replay.states, held), *names_differ, *redemptions_differ]
 
 
 def _rows(conn: Connection, model: type[SQLModel]) -> list[Mapping[str, Any]]:
     return [dict(row._mapping) for row in conn.execute(select(*table(model).columns))]
 
 
-def _differ(what: str, told: object, held: object) -> list[str]:
-    return [] if told == held else [f"{what}: the log tells {told}, the tables hold {held}"]
+def _differ(what: str, logged: object, held: object) -> list[str]:
+    return [] if logged == held else [f"{what}: the log has {logged}, the tables hold {held}"]

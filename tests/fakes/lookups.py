@@ -1,6 +1,6 @@
-"""A host on loopback that facts and groups are looked up at, honest until told otherwise; with TLS where asked for.
+"""A host on loopback that facts and groups are looked up at, honest by default; with TLS where asked for.
 
-`Host` answers what its `answer` makes of a request; a fault named in `how` stands in its place. `Scim` is a small
+`Host` answers what its `answer` makes of a request; a fault named in `how` replaces it. `Scim` is a small
 directory (RFC 7643, 7644) over the same host: groups, users, filters and pages as the vendors have them.
 """
 
@@ -131,14 +131,9 @@ def _compressed(it: _Handler) -> None:
     it.send(200, _JSON, gzip.compress(b'{"state": "open"}'), {"Content-Encoding": "gzip"})
 
 
-_ODD: dict[str, Callable[[_Handler], None]] = {
-    "redirect": _redirect,
-    "slow": _Handler.hang,
-    "drips": _drips,
-    "endless": _Handler.pour,
-    "truncated": _truncated,
-    "compressed": _compressed,
-}
+_ODD: dict[str, Callable[[_Handler], None]] = {"slow": _Handler.hang, "endless": _Handler.pour}
+_ODD["drips"] = _drips
+_ODD |= {"redirect": _redirect, "truncated": _truncated, "compressed": _compressed}
 
 
 def certificate(folder: Path, *names: str) -> Path:
@@ -159,9 +154,8 @@ def certificate(folder: Path, *names: str) -> Path:
         .sign(key, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain
-    )
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    private = key.private_bytes(serialization.Encoding.PEM, form, plain)
     file = folder / f"{'-'.join(names)}.pem"
     file.write_bytes(private + built.public_bytes(serialization.Encoding.PEM))
     return file
@@ -213,10 +207,6 @@ class Scim:
         page = resources[start - 1 : start - 1 + count]
         if self.keeps is not None:
             page = page[: max(0, self.keeps - start + 1)]
-        return {
-            "schemas": ["urn:ietf:params:scim:api:messages:2.0:ListResponse"],
-            "totalResults": len(resources),
-            "startIndex": start,
-            "itemsPerPage": len(page),
-            "Resources": page,
-        } | self.says
+        counts = {"totalResults": len(resources), "startIndex": start, "itemsPerPage": len(page)}
+        schemas = ["urn:ietf:params:scim:api:messages:2.0:ListResponse"]
+        return {"schemas": schemas, "Resources": page, **counts, **self.says}

@@ -64,7 +64,7 @@ def bank(written: Path) -> MCPServer:
 
     @server.tool()
     def lend(account_id: str, ctx: Context[Any, Any]) -> str:
-        """Lend: the one that nobody reviewed."""
+        """Lend: the one without a reviewed manifest."""
         act(ctx, "lend", account_id)
         return "lent"
 
@@ -105,12 +105,8 @@ def mcp_manifests() -> list[ToolManifest]:
     drafts = {one.tool: one.manifest for one in mcp_drafts(json.dumps({"tools": listed}).encode())[0]}
     found = [drafts[name] for name in REVIEWED]
     reviewed = [one for one in found if one is not None]
-    return [
-        ToolManifest.model_validate(
-            one.model_dump() | ({"groups": ("read",)} if one.tool == "balance" else {})
-        )
-        for one in reviewed
-    ]
+    reads: dict[str, Any] = {"balance": {"groups": ("read",)}}
+    return [ToolManifest.model_validate(one.model_dump() | reads.get(one.tool, {})) for one in reviewed]
 
 
 if __name__ == "__main__":

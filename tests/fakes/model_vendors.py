@@ -174,8 +174,6 @@ def anthropic_calls(
     *calls: tuple[str, Any], said: str = "", stop: str = "tool_use", turn: str = ""
 ) -> dict[str, Any]:
     """An answer that calls tools; `turn` as above."""
-    blocks = [
-        {"type": "tool_use", "id": f"toolu_{turn}{number}", "name": name, "input": args}
-        for number, (name, args) in enumerate(calls, 1)
-    ]
+    kind, numbered = {"type": "tool_use"}, enumerate(calls, 1)
+    blocks = [kind | {"id": f"toolu_{turn}{n}", "name": name, "input": args} for n, (name, args) in numbered]
     return anthropic_says(*([said] if said else []), *blocks, stop=stop)

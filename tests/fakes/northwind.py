@@ -14,13 +14,8 @@ from typing import Any
 from tests.fakes.repository import Repository
 
 ISSUER = "https://id.northwind.example"
-PEOPLE = {
-    "maya": "Maya Okafor",
-    "tomas": "Tomás Reyes",
-    "ingrid": "Ingrid Vik",
-    "jonas": "Jonas Lindqvist",
-    "wen": "Wen Li",
-}
+_NAMES = ("Maya Okafor", "Tomás Reyes", "Ingrid Vik", "Jonas Lindqvist", "Wen Li")
+PEOPLE = dict(zip(("maya", "tomas", "ingrid", "jonas", "wen"), _NAMES, strict=True))
 BUNDLE = Path(__file__).with_name("northwind_bundle")  # but for its tools
 
 

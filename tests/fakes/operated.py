@@ -20,20 +20,14 @@ _START_S = 60.0  # a busy machine takes its time to import everything
 
 def environment(data: Path, bundle: Path, port: int, **more: str) -> dict[str, str]:
     """The settings of a service, as its operator exports them."""
-    return {
-        "COUNTERSIGN_DATA_DIR": str(data),
-        "COUNTERSIGN_BUNDLE_DIR": str(bundle),
-        "COUNTERSIGN_PORT": str(port),
-        "COUNTERSIGN_DEV_SIGNIN": "true",
-        **more,
-    }
+    folders = {"COUNTERSIGN_DATA_DIR": str(data), "COUNTERSIGN_BUNDLE_DIR": str(bundle)}
+    return folders | {"COUNTERSIGN_PORT": str(port), "COUNTERSIGN_DEV_SIGNIN": "true", **more}
 
 
 def command(*args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
-    return warm.run(
-        ["-m", "policy_service.cli", *args], cwd=REPOSITORY, env=_with_paths(env), timeout=_START_S
-    )
+    words = ["-m", "policy_service.cli", *args]
+    return warm.run(words, cwd=REPOSITORY, env=_with_paths(env), timeout=_START_S)
 
 
 def _with_paths(env: Mapping[str, str]) -> dict[str, str]:
@@ -48,12 +42,8 @@ class Operated:
         self.url = f"http://127.0.0.1:{env['COUNTERSIGN_PORT']}"
         self.said: list[str] = []
         self._up = threading.Event()
-        self._process = warm.start(
-            ["-m", "policy_service.cli", "serve"],
-            cwd=REPOSITORY,
-            env=_with_paths(env),
-            stdout=subprocess.PIPE,
-        )
+        words = ["-m", "policy_service.cli", "serve"]
+        self._process = warm.start(words, cwd=REPOSITORY, env=_with_paths(env), stdout=subprocess.PIPE)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

@@ -12,9 +12,9 @@ def words(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
 
 
-def holds(text: str, *told: str, without: Iterable[str] = ()) -> None:
+def holds(text: str, *parts: str, without: Iterable[str] = ()) -> None:
     """Each of these is in the text, and none of those."""
-    missing = [one for one in told if one not in text]
+    missing = [one for one in parts if one not in text]
     there = [one for one in without if one in text]
     assert not missing, f"{missing} is not in: {text}"
     assert not there, f"{there} is in: {text}"

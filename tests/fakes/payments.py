@@ -26,18 +26,16 @@ def person(name: str) -> str:
 def gate(name: str, groups: str, when: str = "true", action: str = "pay", **annotations: str) -> str:
     """One gate as its author writes it."""
     extra = " ".join(f'@{key}("{value}")' if value else f"@{key}" for key, value in annotations.items())
-    return (
-        f'@id("{name}") @approval("{groups}") {extra}\n'
-        f'forbid (principal, action == Action::"{action}", resource) when {{ {when} }};\n'
-    )
+    return f'@id("{name}") @approval("{groups}") {extra}\n{_forbid(action, when)}'
 
 
 def plain_forbid(name: str, when: str = "true", action: str = "pay") -> str:
     """One rule no vote can lift."""
-    return (
-        f'@id("{name}") @doc("{name} says no")\n'
-        f'forbid (principal, action == Action::"{action}", resource) when {{ {when} }};\n'
-    )
+    return f'@id("{name}") @doc("{name} says no")\n{_forbid(action, when)}'
+
+
+def _forbid(action: str, when: str) -> str:
+    return f'forbid (principal, action == Action::"{action}", resource) when {{ {when} }};\n'
 
 
 LARGE = gate("large", "finance", "context.input.amount > 100")
@@ -46,12 +44,8 @@ USUAL = ANYBODY + LARGE + HUGE
 
 
 def _schema(required: tuple[str, ...], **properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(required),
-        "properties": properties,
-    }
+    closed = {"type": "object", "additionalProperties": False}
+    return closed | {"required": list(required), "properties": properties}
 
 
 _TEXT = {"type": "string", "maxLength": 5_000}
@@ -60,14 +54,9 @@ _NUMBER = {"type": "integer"}
 
 def manifest(tool: str, args: dict[str, Any], pointer: str, **more: Any) -> dict[str, Any]:
     """One reviewed tool."""
-    return {
-        "tool": tool,
-        "title": tool.title(),
-        "args": args,
-        "resource": {"type": "Account", "id": pointer},
-        "sentence": f"{tool.title()} for {{{pointer.removeprefix('/')}}}",
-        **more,
-    }
+    sentence = f"{tool.title()} for {{{pointer.removeprefix('/')}}}"
+    shown = {"tool": tool, "title": tool.title(), "sentence": sentence}
+    return {**shown, "args": args, "resource": {"type": "Account", "id": pointer}, **more}
 
 
 PAY = manifest(

@@ -26,9 +26,8 @@ _FILE = "refunds.cedar"
 _MAY = '@id("support-may-refund")\npermit (principal, action, resource);'
 _NEVER = '@id("never-to-closed-accounts")\nforbid (principal, action, resource)\nwhen { resource.closed };'
 _WHY = "Closed accounts get nothing back."
-GATE = PolicyRow(
-    "refund-needs-finance", "Refunds above 50", "gate", "Finance", _FILE, 9, REFUND_GATE, "", 88, 17
-)
+_ID = "refund-needs-finance"
+GATE = PolicyRow(_ID, "Refunds above 50", "gate", "Finance", _FILE, 9, REFUND_GATE, "", 88, 17)
 ROWS = (
     PolicyRow("support-may-refund", "support-may-refund", "permit", "", _FILE, 3, _MAY, "", 1_204, 12),
     GATE,
@@ -43,30 +42,26 @@ ROWS = (
 
 def page(**changes: Any) -> PoliciesPage:
     """The page; a test says what differs."""
+    week, bad = NOW - timedelta(days=7), hexed("bad")[:40]
+    counts = {"tools": 2, "policies": len(ROWS), "gates": 2, "cases": 214}
+    nothing_wrong: dict[str, Any] = {"head": None, "why": None, "problems": (), "failed_at": None}
     force = ActiveBundleInfo(
+        **counts,
+        **nothing_wrong,
         digest=hexed("bundle"),
         commit=COMMIT,
         origin="git.example/acme/policies main",
         author=INGRID,
         subject="Ask finance from $50, not $75",
-        written_at=NOW - timedelta(days=7),
-        since=NOW - timedelta(days=7),
-        tools=2,
-        policies=len(ROWS),
-        gates=2,
-        head=None,
-        why=None,
-        problems=(),
-        failed_at=None,
-        cases=214,
+        written_at=week,
+        since=week,
         cases_say="cases, all pass",
-        warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; nobody can ever meet it",),
+        warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; it can never be met",),
     )
     tools = (
         ToolRow("refund_payment", "Refund a payment", "medium", hexed("refund"), ()),
         ToolRow("send_campaign", "Send a campaign", "high", hexed("mail"), ("attachments", "to")),
     )
-    week, bad = NOW - timedelta(days=7), hexed("bad")[:40]
     refusal = "does not load: refunds.cedar:12"
     events = (
         BundleEvent(week, "activated", COMMIT, "", INGRID, "Ask finance from $50, not $75"),
@@ -78,35 +73,20 @@ def page(**changes: Any) -> PoliciesPage:
 def shadow(**changes: Any) -> ShadowInfo:
     """A candidate that would let more go."""
     at, asked = NOW - timedelta(hours=2), "review by 1 of finance"
-    row = ShadowDifferenceLine(
-        "refund_payment", "desk-agent", at, "looser", asked, "release", ("goodwill-may-go",)
-    )
+    because = ("goodwill-may-go",)
+    row = ShadowDifferenceLine("refund_payment", "desk-agent", at, "looser", asked, "release", because)
     stricter = replace(row, way="stricter", now="release", then="deny", because=("no-large-attachments",))
     other = replace(row, way="other", then="review by 1 of legal", because=("legal-looks",))
-    found = ShadowInfo(
-        origin="/srv/policies-next",
-        commit=hexed("next")[:40],
-        since=NOW - timedelta(hours=26),
-        compared=1_913,
-        looser=1,
-        stricter=1,
-        other=1,
-        failed=0,
-        problems=(),
-        rows=(row, stricter, other),
-    )
+    counts = {"compared": 1_913, "looser": 1, "stricter": 1, "other": 1, "failed": 0}
+    since, where = NOW - timedelta(hours=26), {"origin": "/srv/policies-next", "commit": hexed("next")[:40]}
+    found = ShadowInfo(since=since, problems=(), rows=(row, stricter, other), **where, **counts)  # type: ignore[arg-type]
     return replace(found, **changes)
 
 
 def tried(**changes: Any) -> EvaluatedCall:
     """A refund that finance is asked about."""
-    found = EvaluatedCall(
-        outcome="review",
-        policies=(GATE,),
-        asks=("1 of Finance",),
-        reasons=(),
-        advice=(),
-        unseen=("items",),
-        facts=(FactLine("Account state", "open", "accounts", timedelta(minutes=2)),),
-    )
+    account = FactLine("Account state", "open", "accounts", timedelta(minutes=2))
+    none: dict[str, Any] = {"reasons": (), "advice": ()}
+    asks = ("1 of Finance",)
+    found = EvaluatedCall("review", policies=(GATE,), asks=asks, unseen=("items",), facts=(account,), **none)
     return replace(found, **changes)

@@ -41,7 +41,7 @@ class Got:
 
     @property
     def event(self) -> dict[str, Any]:
-        """What it tells."""
+        """Its payload."""
         event: dict[str, Any] = json.loads(self.raw)
         return event
 
@@ -98,12 +98,8 @@ def _hangs_up(it: _Handler) -> None:
     it.connection.close()
 
 
-_FAULTS: dict[str, Callable[[_Handler], None]] = {
-    "silent": _Handler.hang,
-    "drips": _drips,
-    "endless": _Handler.pour,
-    "hangs up": _hangs_up,
-}
+_FAULTS: dict[str, Callable[[_Handler], None]] = {"silent": _Handler.hang, "endless": _Handler.pour}
+_FAULTS |= {"drips": _drips, "hangs up": _hangs_up}
 
 
 class NotVerifiedError(Exception):

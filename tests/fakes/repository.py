@@ -7,26 +7,17 @@ import subprocess
 from pathlib import Path
 
 ENVIRONMENT = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_SYSTEM": os.devnull,
-    "GIT_AUTHOR_NAME": "Maya",
-    "GIT_AUTHOR_EMAIL": "maya@example.com",
-    "GIT_COMMITTER_NAME": "Maya",
-    "GIT_COMMITTER_EMAIL": "maya@example.com",
+    **dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull),
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "Maya"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "maya@example.com"),
 }
 
 
 def git(folder: Path, *arguments: str, given: bytes = b"") -> str:
     """Run git there; what it said."""
     ambient = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments],
-        input=given,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**ambient, **ENVIRONMENT},
-    )
+    words, env = ["git", "-C", str(folder), *arguments], {**ambient, **ENVIRONMENT}
+    done = subprocess.run(words, input=given, capture_output=True, timeout=60, check=False, env=env)
     assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
     return done.stdout.decode("utf-8", "replace").strip()
 
@@ -51,7 +42,7 @@ class Repository:
         return self
 
     def commit(self, message: str = "a change", *options: str) -> str:
-        """Commit whatever lies there."""
+        """Commit all files."""
         self.git("add", "-A", "--force", ".")
         self.git("commit", "-q", "--allow-empty", "-m", message, *options)
         return self.head()
@@ -102,11 +93,8 @@ class Key:
         self.file = folder / name
         self.name = f"{name}@example.com"
         bits = {"rsa": ["-b", "3072"], "ecdsa": ["-b", "384"]}.get(kind, [])
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", self.name, "-f", str(self.file)],
-            check=True,
-            timeout=60,
-        )
+        words = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", self.name, "-f", str(self.file)]
+        subprocess.run(words, check=True, timeout=60)
 
     @property
     def public(self) -> str:
@@ -114,8 +102,8 @@ class Key:
         return " ".join(self.file.with_suffix(".pub").read_text().split()[:2])
 
     def sign(self, repository: Repository, message: str = "signed") -> str:
-        """Commit whatever lies there, signed."""
+        """Commit all files, signed."""
         repository.git("add", "-A", ".")
-        told = ["-c", "gpg.format=ssh", "-c", f"user.signingkey={self.file}"]
-        repository.git(*told, "commit", "-q", "--allow-empty", "-S", "-m", message)
+        options = ["-c", "gpg.format=ssh", "-c", f"user.signingkey={self.file}"]
+        repository.git(*options, "commit", "-q", "--allow-empty", "-S", "-m", message)
         return repository.head()

@@ -100,7 +100,7 @@ def earlier(days: int, state: str, sentence: tuple[Piece, ...], **more: Any) -> 
     return Precedent(sentence, "refund-desk", NOW - timedelta(days=days), state, f"rev_{days}", **more)
 
 
-def beside_refund() -> ContextPanel:
+def panel_of_refund() -> ContextPanel:
     """A smaller refund before it, two like it, a budget with a limit and a count without one."""
     sentence = said("Refund ", value("$86.40", "money"), " to ", value("card_visa_4242", "recipient"))
     return ContextPanel(
@@ -207,7 +207,7 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
         why_not=None,
         warnings=(),
         superseded_by=None,
-        panel=beside_refund(),
+        panel=panel_of_refund(),
     )
     memo = (
         "Booking NW-77120: three of four nights without hot water, hotel confirmed by phone on 17 Nov. Guest asks for "
@@ -275,7 +275,7 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
     return replace(page, **changes)
 
 
-def beside_hostile(sender: str) -> ContextPanel:
+def panel_of_hostile(sender: str) -> ContextPanel:
     """What was sent before was no better: markup, reordering and look-alikes in the past as well."""
     markup = "<script>document.title='owned'</script><svg onload=\"document.title='owned'\">"
     sentence = said("E-mail ", value(markup), " from ", value(sender, "recipient"), ".")
@@ -307,17 +307,10 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
     """Bytes that try everything: bidi, a look-alike domain, padding, markup, and a word with the approver."""
     sender = f"accounts@northwind-st{CYRILLIC_A}tements.example"
     page = refund(review_id)
-    gate = replace(
-        page.gates[0],
-        policy_id="mass-mail-needs-two",
-        title="mass-mail-needs-two",
-        groups=("marketing-leads", "legal"),
-        quorum=2,
-        cedar_text=MAIL_GATE,
-        file="mail.cedar",
-        line=31,
-        doc="",
-    )
+    named = dict.fromkeys(("policy_id", "title"), "mass-mail-needs-two")
+    rule: dict[str, Any] = {"cedar_text": MAIL_GATE, "file": "mail.cedar", "line": 31, "doc": ""}
+    groups = ("marketing-leads", "legal")
+    gate = replace(page.gates[0], groups=groups, quorum=2, **named, **rule)
     page = replace(
         page,
         sentence=said("E-mail ", value("48,210 customers"), " from ", value(sender, "recipient"), "."),
@@ -334,7 +327,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
         },
         facts=(FactLine("Audience", "48,210 people", "crm (SQL)", timedelta(seconds=12)),),
         siblings=(),
-        panel=beside_hostile(sender),
+        panel=panel_of_hostile(sender),
     )
     page = with_args(
         page,
@@ -353,7 +346,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
 
 
 def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
-    """Decided and done: the page that tells the story."""
+    """Decided and done: the page with the whole story."""
     asked = NOW - timedelta(hours=3, minutes=24)
     voted = asked + timedelta(seconds=990)
     steps = (
@@ -374,7 +367,7 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
         opened_at=asked,
         gates=(replace(refund().gates[0], have=1),),
         siblings=(),
-        panel=replace(beside_refund(), proof=proof),
+        panel=replace(panel_of_refund(), proof=proof),
         votes=(VoteLine("Maya Okafor", "approve", "Doctor’s note is in the file", voted, True, "dev"),),
         timeline=tuple(
             EventLine(asked + timedelta(seconds=s), kind, text, actor) for s, kind, text, actor in steps
@@ -408,8 +401,8 @@ def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
     board, asked = "Board", NOW - timedelta(minutes=3)
     gate = replace(page.gates[0], groups=(board, "finance"), added=(board,), added_at=asked)
     others = tuple(replace(one, args=page.args) for one in page.siblings)
-    told = {"comments": said, "gates": (gate,), "siblings": others, "unanswerable": "nobody can approve this"}
-    return replace(page, **({"may_comment": True, "may_ask": True} | told | changes))
+    more = {"comments": said, "gates": (gate,), "siblings": others, "unanswerable": "no one can approve this"}
+    return replace(page, **({"may_comment": True, "may_ask": True} | more | changes))
 
 
 def shared(page: ReviewPage | TaskReadModel, kind: type[Any]) -> dict[str, Any]:
@@ -438,13 +431,8 @@ def row_of(page: ReviewPage) -> QueueRow:
 def credit(n: int, **changes: Any) -> ReviewPage:
     """One of several small refunds of one kind."""
     page = refund(f"rev_credit{n}", risk="low", agent="goodwill-desk", **changes)
-    page = replace(
-        page,
-        sentence=said("Refund ", value(f"${5 + n}.00"), " parking credit to ", value(f"cus_{n}")),
-        answer_by=NOW + timedelta(hours=7, minutes=n),
-    )
-    return with_args(
-        page,
-        arg("customer", f"cus_{n}", "string"),
-        arg("amount_cents", 100 * (5 + n), "integer, minor units", money=usd(100 * (5 + n))),
-    )
+    sentence = said("Refund ", value(f"${5 + n}.00"), " parking credit to ", value(f"cus_{n}"))
+    page = replace(page, sentence=sentence, answer_by=NOW + timedelta(hours=7, minutes=n))
+    amount = 100 * (5 + n)
+    money = arg("amount_cents", amount, "integer, minor units", money=usd(amount))
+    return with_args(page, arg("customer", f"cus_{n}", "string"), money)

@@ -1,6 +1,6 @@
 """What is to happen next, by name: a queue that is used up, and what holds when the queue is empty.
 
-The name `"*"` stands for every name that has nothing of its own.
+The name `"*"` is for every name that has nothing of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EVERY: Final = "*"
 
 
 class Script(Generic[T]):
-    """Written by the test, read by whatever plays it, on any thread."""
+    """Written by the test, read by the fake, on any thread."""
 
     def __init__(self) -> None:
         self._next: defaultdict[str, deque[T]] = defaultdict(deque)
@@ -36,7 +36,7 @@ class Script(Generic[T]):
         self._lifts += 1
 
     async def lifted(self) -> None:
-        """Wait until it is, in whichever thread."""
+        """Wait until it is, in any thread."""
         lifts = self._lifts
         while self._lifts == lifts:  # noqa: ASYNC110  an event belongs to one thread
             await asyncio.sleep(0.05)

@@ -153,6 +153,10 @@ def amounts(tool: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]
     return Verdict.REVIEW if cents > 5_000 else Verdict.RELEASE
 
 
+def _members(of: object, names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names.split()}
+
+
 class FakeService:
     """The service's mind. Every verb takes the caller's agent name and key id."""
 
@@ -234,9 +238,8 @@ class FakeService:
                 raise Refused(422, ErrorCode.IDEMPOTENCY_KEY_REUSED)
             return self.view(self.latest(known[1]))
         txn = self._txn(agent, request)
-        fresh = [
-            self._stage(agent, request.run_key, txn, seq, one) for seq, one in enumerate(request.effects, 1)
-        ]
+        key, effects = request.run_key, request.effects
+        fresh = [self._stage(agent, key, txn, seq, one) for seq, one in enumerate(effects, 1)]
         revision = self._revise(txn, agent, request.run_key, fresh)
         self._keys[(agent, key)] = (body, txn)
         created = revision.held is fresh
@@ -260,8 +263,8 @@ class FakeService:
         for one in revision.held:
             if one.state in WAITING:
                 self._move(one, E.WITHDRAWN)
-                told = Reason(code=DenyCode.WITHDRAWN, text=f"it was taken back: {why}")
-                one.reasons = () if why is None else (told,)
+                reason = Reason(code=DenyCode.WITHDRAWN, text=f"it was taken back: {why}")
+                one.reasons = () if why is None else (reason,)
         return self.view(revision)
 
     def release(self, txn: str, rev: int, kid: str) -> TransactionView:
@@ -296,9 +299,8 @@ class FakeService:
             raise Refused(404, ErrorCode.UNKNOWN_ATTEMPT)
         compensation = next((c for c in self._compensations(revision) if c.attempt == attempt), None)
         held = [compensation] if compensation else [self._held(revision, one) for one in effect_ids]
-        allowed = all(
-            one.state is E.REDEEMED and self._ask(one.effect)[0] is not Verdict.DENY for one in held
-        )
+        asked = [(one.state, self._ask(one.effect)[0]) for one in held]
+        allowed = all(state is E.REDEEMED and verdict is not Verdict.DENY for state, verdict in asked)
         receipt = self._receipt(revision, kid, held, attempt, renewed=True) if allowed else None
         return self._redemption(attempt, revision, receipt)
 
@@ -341,9 +343,8 @@ class FakeService:
         for one in effects:
             verdict, reasons = self._decide(one.tool, one.tool_digest, one.args)
             needs = (ASKED,) if verdict is Verdict.REVIEW else ()
-            decided.append(
-                EvaluatedEffect(tool=one.tool, decision=self._decision(verdict, reasons), needs=needs)
-            )
+            decision = self._decision(verdict, reasons)
+            decided.append(EvaluatedEffect(tool=one.tool, decision=decision, needs=needs))
         return EvaluationView(effects=tuple(decided))
 
     # ------------------------------------------------------------------------------------------------- insides
@@ -368,17 +369,9 @@ class FakeService:
         resource = manifest.resource_of(one.args) if manifest else Resource("Unknown", "unknown")
         if manifest and one.resource not in {None, resource}:
             raise Refused(422, ErrorCode.RESOURCE_MISMATCH)
-        effect = Effect.stage(
-            agent=agent,
-            txn=txn,
-            call_key=key,
-            seq=seq,
-            tool=one.tool,
-            tool_digest=one.tool_digest,
-            resource=resource,
-            args=one.args,
-            compensation=self._compensation_rule(manifest),
-        )
+        named = {"agent": agent, "txn": txn, "call_key": key, "seq": seq, "resource": resource}
+        undo = self._compensation_rule(manifest)
+        effect = Effect.stage(**named, **_members(one, "tool tool_digest args"), compensation=undo)
         verdict, reasons = self._decide(one.tool, one.tool_digest, one.args)
         may_fail = manifest is not None and manifest.may_fail
         return Held(effect, VERDICTS[verdict], verdict, reasons, may_fail=may_fail)
@@ -394,7 +387,7 @@ class FakeService:
         if manifest is None:
             advice = "countersign tools export, then have the manifest reviewed"
             return Verdict.DENY, (
-                Reason(code=DenyCode.UNKNOWN_TOOL, text=f"nobody reviewed {tool}", advice=advice),
+                Reason(code=DenyCode.UNKNOWN_TOOL, text=f"{tool} has no reviewed manifest", advice=advice),
             )
         if manifest.digest != digest:
             return Verdict.DENY, (Reason(code=DenyCode.TOOL_CHANGED, text=f"{tool} is another one now"),)
@@ -459,23 +452,22 @@ class FakeService:
         now, jti = int(self._now()), secrets.token_urlsafe(16)
         one.jtis.add(jti)
         claims = ReleaseClaims(
-            iss=self.iss,
-            aud=revision.agent,
-            sub=revision.agent,
-            iat=now,
+            **self._issued(revision, kid),
             nbf=now,
             exp=now + RELEASE_SECONDS,
             jti=jti,
-            txn=revision.txn,
-            txn_digest=revision.digest,
-            epoch=self.epoch,
-            cnf_jkt=kid,
             detail=EffectDetail.of(one.effect),
             decision=self._decision_claims(one),
             kind="compensate" if compensates else "effect",
             compensates=compensates,
         )
         return self.sign(claims.to_claims(), TYP_RELEASE)
+
+    def _issued(self, revision: Revision, kid: str) -> dict[str, Any]:
+        """The claims that releases and receipts share."""
+        party = dict.fromkeys(("aud", "sub"), revision.agent)
+        of = {"txn": revision.txn, "txn_digest": revision.digest, "cnf_jkt": kid}
+        return {"iss": self.iss, "iat": int(self._now()), "epoch": self.epoch, **party, **of}
 
     def _decision_claims(self, one: Held) -> DecisionClaims:
         return DecisionClaims(
@@ -503,27 +495,15 @@ class FakeService:
         for one in held or revision.held:
             jti = None if renewed else next(iter(one.jtis), None)
             effects.append(ReceiptEffect(one.effect.effect_id, one.effect.digest, jti))
-        claims = ReceiptClaims(
-            iss=self.iss,
-            aud=revision.agent,
-            sub=revision.agent,
-            iat=now,
-            fire_by=now + self.fire_seconds,
-            epoch=self.epoch,
-            txn=revision.txn,
-            txn_digest=revision.digest,
-            attempt=attempt or revision.attempt or "",
-            cnf_jkt=kid,
-            effects=tuple(effects),
-            kind="compensate" if compensating else "effect",
-        )
+        fire_by, kind = now + self.fire_seconds, "compensate" if compensating else "effect"
+        more = {"attempt": attempt or revision.attempt or "", "effects": tuple(effects), "kind": kind}
+        claims = ReceiptClaims(**self._issued(revision, kid), **more, fire_by=fire_by)
         return self.sign(claims.to_claims(), TYP_RECEIPT)
 
     def _redemption(self, attempt: str, revision: Revision, receipt: str | None) -> RedemptionView:
         view = self.view(revision)
-        return RedemptionView(
-            attempt_id=attempt, redeemed=receipt is not None, receipt=receipt, transaction=view
-        )
+        spent = receipt is not None
+        return RedemptionView(attempt_id=attempt, redeemed=spent, receipt=receipt, transaction=view)
 
     def _jti_of(self, revision: Revision, jti: str) -> Held | None:
         found = next((one for one in revision.held if jti in one.jtis), None)
@@ -539,22 +519,16 @@ class FakeService:
             raise Refused(409, ErrorCode.ILLEGAL_STATE, "it has no compensation")
         args = compensation_args(rule.map, args=forward.effect.args, result=forward.result)
         key = compensation_call_key(effect_id=forward.effect.effect_id, tool=rule.tool)
+        tool, named = self.manifests[rule.tool], effect_id(txn=revision.txn, call_key=key)
         effect = Effect(
-            agent=revision.agent,
-            txn=revision.txn,
-            effect_id=effect_id(txn=revision.txn, call_key=key),
-            seq=forward.effect.seq,
-            tool=rule.tool,
-            tool_digest=rule.tool_digest,
-            resource=self.manifests[rule.tool].resource_of(args),
-            args_bytes=canonicalize(args),
-            call_key=key,
-        )
+            **_members(revision, "agent txn"), **_members(rule, "tool tool_digest"), effect_id=named, call_key=key,
+            seq=forward.effect.seq, resource=tool.resource_of(args), args_bytes=canonicalize(args),
+        )  # fmt: skip
         verdict, reasons = self._ask(effect)
         return Held(effect, VERDICTS[verdict], verdict, reasons)
 
     def give_up(self, txn: str, effect: str) -> None:
-        """Nobody can take it back by a call: it is a task for a person."""
+        """No call can take it back: it is a task for a person."""
         forward = self._held(self.latest(txn), effect)
         self._move(forward, E.COMPENSATING)
         self._move(forward, E.COMPENSATION_FAILED)
@@ -624,11 +598,7 @@ class FakeService:
         self, revision: Revision, *, releases: Iterable[str] = (), receipt: str | None = None
     ) -> TransactionView:
         return TransactionView(
-            txn=revision.txn,
-            rev=revision.rev,
-            state=revision.state,
-            agent=revision.agent,
-            run_key=revision.run_key,
+            **_members(revision, "txn rev state agent run_key"),
             txn_digest=revision.digest,
             aud=revision.agent,
             submitted_at=self._at(),
@@ -639,32 +609,21 @@ class FakeService:
         )
 
     def _effect_view(self, one: Held) -> EffectView:
-        effect = one.effect
+        effect, undo = one.effect, one.compensation
+        undoing = CompensationRef(effect_id=undo.effect.effect_id, state=undo.state) if undo else None
         return EffectView(
-            effect_id=effect.effect_id,
-            seq=effect.seq,
-            tool=effect.tool,
-            tool_digest=effect.tool_digest,
-            resource=effect.resource,
-            args_digest=effect.args_digest,
+            **_members(effect, "effect_id seq tool tool_digest resource args_digest call_key args"),
             effect_digest=effect.digest,
-            call_key=effect.call_key,
             state=one.state,
-            args=effect.args,
             decision=self._decision(one.verdict, one.reasons),
             review=self._review(one) if one.verdict is Verdict.REVIEW else None,
-            outcome=None
-            if one.outcome is None
-            else OutcomeView(outcome=one.outcome, at=self._at(), error=one.error),
-            compensation=None
-            if one.compensation is None
-            else CompensationRef(effect_id=one.compensation.effect.effect_id, state=one.compensation.state),
+            outcome=OutcomeView(outcome=one.outcome, at=self._at(), error=one.error) if one.outcome else None,
+            compensation=undoing,
         )
 
     def _decision(self, verdict: Verdict, reasons: tuple[Reason, ...]) -> DecisionView:
-        return DecisionView(
-            decision_id="decision-1", outcome=verdict, reasons=reasons, bundle="fake", commit="fake"
-        )
+        of: dict[str, Any] = {"decision_id": "decision-1", "bundle": "fake", "commit": "fake"}
+        return DecisionView(outcome=verdict, reasons=reasons, **of)
 
     def _review(self, one: Held) -> ReviewSummary:
         return ReviewSummary(

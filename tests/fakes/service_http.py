@@ -93,11 +93,8 @@ class Face:
             return self._refused(Refused(422, ErrorCode.INVALID_REQUEST, str(error)), {})
 
     def _refused(self, refused: Refused, headers: dict[str, str]) -> httpx2.Response:
-        body = {
-            "type": f"urn:countersign:problem:{refused.code}",
-            "title": refused.code,
-            "code": refused.code,
-        }
+        kind = f"urn:countersign:problem:{refused.code}"
+        body = {"type": kind, "title": refused.code, "code": refused.code}
         body |= {"status": refused.status, "detail": refused.detail, **refused.extras}
         return httpx2.Response(refused.status, content=json.dumps(body), headers=self._problem() | headers)
 

@@ -13,7 +13,7 @@ import time
 import tty
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from examples.local_service import free_port
 from examples.person import Person
@@ -38,15 +38,10 @@ class Sitting:
         self._terminal, slave = os.openpty()
         tty.setraw(slave)
         screen = os.fdopen(slave, "wb", 0)
-        self.process = warm.start(
-            [*words, "my_agent.py", *arguments],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": PATHS, "TERM": "dumb"} | env,
-            stdin=subprocess.PIPE,
-            stdout=screen,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        env = os.environ | {"PYTHONPATH": PATHS, "TERM": "dumb"} | env
+        ends: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": screen, "stderr": subprocess.STDOUT}
+        words = [*words, "my_agent.py", *arguments]
+        self.process = warm.start(words, cwd=folder, env=env, start_new_session=True, **ends)
         screen.close()
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()

@@ -15,7 +15,7 @@ TEAM, APP, OTHER_TEAM = "T0ACME", "A0COUNTERSIGN", "T0RIVAL"
 
 
 def app_settings(folder: Path, **more: Any) -> dict[str, Any]:
-    """The table ``[slack]``; its secrets are nobody's, in files of their own, and its Slack takes everything."""
+    """The table ``[slack]``; its secrets are made up, in files of their own, and its Slack takes everything."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("bot-token", "xoxb-nobodys"), ("signing-secret", "5" * 32)):
         secret_file(folder / name, text)

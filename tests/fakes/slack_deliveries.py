@@ -1,4 +1,4 @@
-"""What Slack sends to the service, on its way: delivered, delivered twice, held back, by both ways, or replayed.
+"""What Slack sends to the service, on its way: delivered, delivered twice, by both ways, or replayed.
 
 Everything that came is kept, with its raw body and headers, so that it can be sent again later, as it was or signed
 anew. The signatures here are made from Slack's description of them alone, never by what the service checks with.
@@ -31,19 +31,12 @@ _ANSWER_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Twice:
-    """Again after the first was answered; `together` at the same moment."""
-
-    together: bool = False
-
-
-@dataclass(frozen=True)
-class Held:
-    """Not until the test sends it; Slack is told that all is well."""
+    """Again after the first was answered."""
 
 
 @dataclass(frozen=True)
 class BothWays:
-    """By HTTP and by socket, whichever of them Slack chose."""
+    """By HTTP and by socket, in addition to Slack's choice."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ class Unheard:
     """The service gets it; Slack never hears the answer."""
 
 
-Manner = Twice | Held | BothWays | Unheard
+Manner = Twice | BothWays | Unheard
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class Answer:
 
 @dataclass
 class Delivery:
-    """One thing Slack wanted to tell, and what the service answered each time it was told."""
+    """One delivery of Slack, and the answer of the service to each attempt."""
 
     kind: Kind
     payload: Json
@@ -104,24 +97,20 @@ class Deliveries:
         """Where the service listens."""
         self.urls = dict.fromkeys(get_args(Kind), url)
 
-    def last(self, kind: Kind) -> Delivery:
-        """The last that came of this kind."""
-        return next(one for one in reversed(self.kept) if one.kind == kind)
-
     async def by_http(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Slack delivers over HTTP; what Slack is to hear."""
         kind, payload = read(body, headers)
-        told = self.rewrite(payload)
-        if told is not payload or self.clock is not time.time:
+        sent = self.rewrite(payload)
+        if sent is not payload or self.clock is not time.time:
             at = float(headers["X-Slack-Request-Timestamp"]) if self.clock is time.time else self.clock()
-            body, headers = signed(kind, told, self.secret, at)
-        delivery = Delivery(kind, told, body, headers)
+            body, headers = signed(kind, sent, self.secret, at)
+        delivery = Delivery(kind, sent, body, headers)
         return await self._play(delivery, self.send, self.send_by_socket)
 
     async def by_socket(self, kind: Kind, payload: Json) -> Answer:
         """Slack delivers over the socket; what Slack is to hear."""
-        told = self.rewrite(payload)
-        delivery = Delivery(kind, told, *signed(kind, told, self.secret))
+        sent = self.rewrite(payload)
+        delivery = Delivery(kind, sent, *signed(kind, sent, self.secret))
         return await self._play(delivery, self.send_by_socket, self.send)
 
     async def send(
@@ -142,23 +131,13 @@ class Deliveries:
         delivery.answers.append(answer)
         return answer
 
-    async def forge(
-        self, kind: Kind, payload: Json, *, secret: str | None = None, at: float | None = None
-    ) -> Answer:
+    async def forge(self, kind: Kind, payload: Json, *, secret: str = "", at: float | None = None) -> Answer:
         """Send what Slack never said, signed with the right secret or with another."""
         return await self.send(Delivery(kind, payload, *signed(kind, payload, secret or self.secret, at)))
-
-    async def post_raw(self, kind: Kind, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send exactly this."""
-        return await self._post(kind, body, headers)
 
     async def _play(self, delivery: Delivery, send: Any, other_way: Any) -> Answer:
         self.kept.append(delivery)
         match self.how.step(delivery.kind):
-            case Held():
-                return Answer(200, b"")
-            case Twice(together=True):
-                return await _first(send(delivery), send(delivery))
             case Twice():
                 answer = await _first(send(delivery))
                 again = _retry(delivery.kind, by_http=send == self.send)

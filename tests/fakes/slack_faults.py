@@ -1,4 +1,4 @@
-"""A proxy before the Slack of the tests that fails as Slack fails, in both directions, and mends what that one lacks.
+"""A proxy before the Slack of the tests that fails as Slack fails, in both directions, and adds what that one lacks.
 
 The service calls `faults.api_url`; the server delivers to `faults.request_url`, or over the socket whose address the
 proxy gives out. Faults are scripted by method: `faults.on.next("chat.postMessage", CutAfter(), Status(429, 2))`
@@ -23,7 +23,7 @@ import aiohttp
 from aiohttp import web
 
 from examples.local_service import free_port
-from tests.counterparts.slack import SECRET, App, Mode, SlackServer, local_slack
+from tests.counterparts.slack import SECRET, Mode, SlackServer, local_slack
 from tests.fakes.scripted import Script
 from tests.fakes.slack_deliveries import Deliveries
 from tests.fakes.slack_socket import Relay
@@ -36,7 +36,7 @@ _START_S: Final = 60.0
 _STOP_S: Final = 0.2  # what still hangs then is dropped
 _JSON_ARGS: Final = ("blocks", "attachments", "view", "metadata")
 _PASSED_HEADERS: Final = ("Authorization", "Content-Type")
-_TOLD_HEADERS: Final = ("Content-Type", "User-Agent", "X-Slack-Request-Timestamp", "X-Slack-Signature")
+_FORWARDED_HEADERS: Final = ("Content-Type", "User-Agent", "X-Slack-Request-Timestamp", "X-Slack-Signature")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class SlackFaults:
         self.keep_time_with(time.time)
 
     def accepted(self, method: str) -> list[Call]:
-        """The calls of this method that Slack did, whatever the service heard of it."""
+        """The calls of this method that Slack did, with or without an answer."""
         return [call for call in self.calls if call.method == method and call.answer and call.answer["ok"]]
 
     async def _serve(self) -> None:
@@ -206,16 +206,16 @@ class SlackFaults:
     async def _ask(self, request: web.Request, call: Call, body: bytes) -> Json:
         headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
         url = f"{self.slack}/api/{call.method}"
-        async with self._http.request(
-            request.method, url, params=request.query, data=body, headers=headers
-        ) as answer:
+        ask = self._http.request(request.method, url, params=request.query, data=body, headers=headers)
+        async with ask as answer:
             said: Json = await answer.json()
         if call.method == "apps.connections.open" and said["ok"]:
             said["url"] = f"ws{self.url.removeprefix('http')}/socket/{said['url'].rpartition('/')[2]}"
         return self.truth.answer(call.method, call.args, said)
 
     async def _deliver(self, request: web.Request) -> web.Response:
-        headers = {name: value for name, value in request.headers.items() if name.title() in _TOLD_HEADERS}
+        given = request.headers.items()
+        headers = {name: value for name, value in given if name.title() in _FORWARDED_HEADERS}
         answer = await self.deliveries.by_http(await request.read(), headers)
         return web.Response(status=answer.status or 504, body=answer.body)
 
@@ -225,7 +225,7 @@ class SlackFaults:
 
 
 def _arguments(body: bytes, content_type: str) -> Json:
-    """What a call asks for, whichever of Slack's two forms it has."""
+    """What a call asks for, in either of Slack's two forms."""
     if content_type == "application/json":
         said: Json = json.loads(body)
         return said
@@ -244,13 +244,11 @@ def _cut(request: web.Request) -> web.Response:
 
 
 @contextmanager
-def failing_slack(
-    folder: Path, *, mode: Mode = "events", more_apps: tuple[App, ...] = ()
-) -> Iterator[tuple[SlackServer, SlackFaults]]:
+def failing_slack(folder: Path, *, mode: Mode = "events") -> Iterator[tuple[SlackServer, SlackFaults]]:
     """The Slack of the tests with the proxy on both sides of it."""
     with (
         SlackFaults() as faults,
-        local_slack(folder, request_url=faults.request_url, mode=mode, more_apps=more_apps) as slack,
+        local_slack(folder, request_url=faults.request_url, mode=mode) as slack,
     ):
         faults.slack = slack.url
         yield slack, faults

@@ -26,12 +26,12 @@ class Relay:
     deliveries: Deliveries
     loop: asyncio.AbstractEventLoop
     open: list[web.WebSocketResponse] = field(default_factory=list)
-    told: list[Json] = field(default_factory=list)  # every frame the service sent, acks above all
+    frames: list[Json] = field(default_factory=list)  # every frame the service sent, acks above all
     _acks: dict[str, asyncio.Future[Json]] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
     async def tell(self, envelope: Json) -> Answer:
-        """Send an envelope, from whichever loop; answer its ack."""
+        """Send an envelope, from any loop; answer its ack."""
         return await self._here(self._tell(envelope))
 
     async def disconnect(self, reason: str = "refresh_requested", *, cut: bool = False) -> None:
@@ -86,15 +86,13 @@ class Relay:
         return service
 
     def _from_service(self, said: Json) -> None:
-        self.told.append(said)
+        self.frames.append(said)
         acked = self._acks.get(said.get("envelope_id", ""))
         if acked and not acked.done():
             acked.set_result(said)
 
-    async def _from_slack(
-        self, upstream: aiohttp.ClientWebSocketResponse, service: web.WebSocketResponse
-    ) -> None:
-        async with asyncio.TaskGroup() as playing:  # a late one keeps nobody waiting
+    async def _from_slack(self, upstream: Any, service: web.WebSocketResponse) -> None:
+        async with asyncio.TaskGroup() as playing:  # a late one delays no other
             async for frame in upstream:
                 said = json.loads(frame.data)
                 if "envelope_id" not in said:

@@ -17,7 +17,6 @@ Json = dict[str, Any]
 
 FOREIGN_TEAM: Final = "T0PARTNER"
 GUEST: Final = {"is_restricted": True}
-SINGLE_CHANNEL_GUEST: Final = {"is_restricted": True, "is_ultra_restricted": True}
 LEFT: Final = {"deleted": True}
 STRANGER: Final = {"is_stranger": True, "team_id": FOREIGN_TEAM}
 _ORDINARY: Final = {"is_restricted": False, "is_ultra_restricted": False, "is_app_user": False}
@@ -61,19 +60,19 @@ class Truth:
 
     def payload(self, payload: Json) -> Json:
         """What Slack would have sent; the very same object where the server sends that."""
-        told = deepcopy(payload)
-        person = told.get("user")
+        sent = deepcopy(payload)
+        person = sent.get("user")
         if isinstance(person, dict) and person["id"] in self.people:
             person["team_id"] = self.people[person["id"]].get("team_id", person.get("team_id"))
-        if told.get("type") == "block_actions":
-            _place(told, self.homes)
-        return payload if told == payload else told
+        if sent.get("type") == "block_actions":
+            _place(sent, self.homes)
+        return payload if sent == payload else sent
 
     def _person(self, user: Json) -> Json:
         return {**_ORDINARY, **user, **self.people.get(user["id"], {})}
 
     def _page(self, method: str, args: Mapping[str, Any], said: Json) -> Json:
-        """Nobody's ephemerals, the times and the number asked for, and metadata for those who ask."""
+        """No ephemerals, the times and the number asked for, and metadata for those who ask."""
         seen = [m for m in said["messages"] if m.get("subtype") != "ephemeral"]
         if method == "conversations.history":
             seen = [m for m in seen if _within(self._at(args, m["ts"]), args)]
@@ -92,17 +91,17 @@ class Truth:
         return {**message, "metadata": kept} if kept else message
 
 
-def _place(told: Json, homes: Mapping[str, Json]) -> None:
+def _place(sent: Json, homes: Mapping[str, Json]) -> None:
     """A click in the Home has a view and no channel; one on an ephemeral message has no message."""
-    if not told["channel"]["id"]:
-        view = homes[told["user"]["id"]]
-        told["container"] = {"type": "view", "view_id": view["id"]}
-        told["view"] = view
+    if not sent["channel"]["id"]:
+        view = homes[sent["user"]["id"]]
+        sent["container"] = {"type": "view", "view_id": view["id"]}
+        sent["view"] = view
         for key in ("channel", "message", "response_url"):
-            told.pop(key, None)
-    elif told.get("message", {}).get("subtype") == "ephemeral":
-        told["container"]["is_ephemeral"] = True
-        del told["message"]
+            sent.pop(key, None)
+    elif sent.get("message", {}).get("subtype") == "ephemeral":
+        sent["container"]["is_ephemeral"] = True
+        del sent["message"]
 
 
 def _within(at: float, args: Mapping[str, Any]) -> bool:

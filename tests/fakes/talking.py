@@ -26,8 +26,8 @@ from tests.fakes.model_vendors import (
     vendor,
 )
 
-# Plain http on loopback: a TLS context that trusts nobody costs nothing, those of the clients read every authority.
-NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+# Plain http on loopback: a TLS context without authorities costs nothing, those of the clients read every authority.
+TRUST_NONE = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 ALL = ("openai", "openai-async", "anthropic", "anthropic-async")
 ASK = [{"role": "user", "content": "Refund order o-4, please."}]
@@ -102,5 +102,5 @@ class Talk:
         url = f"{self.vendor.url}/v1" if self.is_openai else self.vendor.url
         package: Any = openai if self.is_openai else anthropic
         transport = package.DefaultAsyncHttpxClient if self.is_async else package.DefaultHttpxClient
-        http = transport(verify=NOBODY)
+        http = transport(verify=TRUST_NONE)
         return {"api_key": "none", "base_url": url, "max_retries": 0, "http_client": http, **settings}

@@ -71,23 +71,23 @@ class Process:
                 theirs[2] = theirs[1]
             elif not isinstance(stderr, int):
                 theirs[2] = stderr.fileno()
-            self._told, far = socket.socketpair()
+            self._control, far = socket.socketpair()
             socket.send_fds(_server(), [b"!"], [*theirs, far.fileno()])
         far.close()
         for one in opened:
             os.close(one)
         order = {"words": words, "cwd": str(cwd), "env": dict(env), "session": start_new_session}
-        self._told.sendall(json.dumps(order).encode() + b"\n")
-        (self.pid,) = _NUMBER.unpack(self._told.recv(_NUMBER.size, socket.MSG_WAITALL))
+        self._control.sendall(json.dumps(order).encode() + b"\n")
+        (self.pid,) = _NUMBER.unpack(self._control.recv(_NUMBER.size, socket.MSG_WAITALL))
 
     def poll(self) -> int | None:
-        """Its exit status, or None while it runs; a signal's number is told negative."""
+        """Its exit status, or None while it runs; a signal's number is negative."""
         if self.returncode is None:
             try:
-                (self.returncode,) = _NUMBER.unpack(self._told.recv(_NUMBER.size, socket.MSG_DONTWAIT))
+                (self.returncode,) = _NUMBER.unpack(self._control.recv(_NUMBER.size, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 return None
-            self._told.close()
+            self._control.close()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -187,7 +187,7 @@ def _serve(orders: socket.socket) -> _Order:
 
 
 def _reap() -> None:
-    """Wait for those that have ended: their processor time is told to whoever waits for this process."""
+    """Wait for those that have ended: their processor time counts as that of this process."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -197,13 +197,13 @@ def _reap() -> None:
 
 def _between(files: list[int]) -> _Order:
     """In a child of the server: fork the program, tell its pid and, once it has ended, how."""
-    told = socket.socket(fileno=files[3])
-    order: _Order = json.loads(told.makefile("rb").readline())
+    control = socket.socket(fileno=files[3])
+    order: _Order = json.loads(control.makefile("rb").readline())
     pid = os.fork()
     if pid == 0:
         if order["session"]:
             os.setsid()
-        told.close()
+        control.close()
         for target, one in enumerate(files[:3]):
             os.dup2(one, target)
         for one in files[:3]:
@@ -211,8 +211,8 @@ def _between(files: list[int]) -> _Order:
         return order
     for one in files[:3]:
         os.close(one)
-    told.sendall(_NUMBER.pack(pid))
-    told.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+    control.sendall(_NUMBER.pack(pid))
+    control.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
     os._exit(0)
 
 
@@ -238,5 +238,5 @@ def _become(order: _Order) -> None:
 if __name__ == "__main__":
     for name in _IMPORTED:
         importlib.import_module(name)
-    gc.freeze()  # a child shares these pages as long as nobody writes on them
+    gc.freeze()  # a child shares these pages as long as no process writes to them
     _become(_serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -26,15 +26,9 @@ import structlog
 from fastapi import FastAPI
 from sqlalchemy import or_, select
 
-from countersign.contract import (
-    TYP_RECEIPT,
-    TYP_RELEASE,
-    PrivateKey,
-    ReceiptClaims,
-    ReleaseClaims,
-    make_proof,
-    open_token,
-)
+from countersign.contract import TYP_RECEIPT, TYP_RELEASE, PrivateKey, make_proof, open_token
+from countersign.contract.receipt import ReceiptClaims
+from countersign.contract.release import ReleaseClaims
 from policy_service.app import Service, create_app
 from policy_service.channels.admin.commands import COMMANDS
 from policy_service.settings import Settings, load_settings
@@ -118,30 +112,18 @@ class Agent:
     def proof(self, method: str, path: str, raw: bytes = b"") -> str:
         """What it signs into a request, with the nonce it knows."""
         target = urlsplit(path)
-        return make_proof(
-            self.key,
-            agent=self.name,
-            method=method,
-            url_path=target.path,
-            query=target.query,
-            body=raw,
-            nonce=self.nonce or "none-yet",
-            now=int(self.clock().timestamp()),
-        )
+        where = {"url_path": target.path, "query": target.query, "nonce": self.nonce or "none-yet"}
+        now = int(self.clock().timestamp())
+        return make_proof(self.key, agent=self.name, method=method, body=raw, now=now, **where)
 
     async def _once(self, method: str, path: str, raw: bytes, headers: Mapping[str, Any]) -> httpx2.Response:
-        sent = {
-            "Agent-Proof": self.proof(method, path, raw),
-            **({"Content-Type": "application/json"} if raw else {}),
-            **headers,
-        }
+        kind = {"Content-Type": "application/json"} if raw else {}
+        sent = {"Agent-Proof": self.proof(method, path, raw), **kind, **headers}
         answer = await self.http.request(method, path, content=raw, headers=sent)
         self.nonce = answer.headers.get("agent-nonce", self.nonce)
         return answer
 
-    async def submit(
-        self, *effects: dict[str, Any], run_key: str = "run-1", **members: Any
-    ) -> httpx2.Response:
+    async def submit(self, *effects: Any, run_key: str = "run-1", **members: Any) -> httpx2.Response:
         """Submit a transaction under a fresh idempotency key, unless the caller names one."""
         headers = {"Idempotency-Key": members.pop("idempotency_key", uuid4().hex)}
         if "wait" in members:
@@ -205,12 +187,8 @@ class Visitor:
 
     def headers(self) -> dict[str, str]:
         """What a vote of theirs carries."""
-        return {
-            "Cookie": f"countersign_dev={self.cookie}",
-            "Origin": self.origin,
-            "X-CSRF-Token": self.csrf,
-            "Content-Type": "application/json",
-        }
+        cookie = {"Cookie": f"countersign_dev={self.cookie}", "Content-Type": "application/json"}
+        return cookie | {"Origin": self.origin, "X-CSRF-Token": self.csrf}
 
     async def get(self, path: str) -> httpx2.Response:
         """Look at something."""
@@ -256,9 +234,8 @@ class Visitor:
     async def task(self, view: Mapping[str, Any], kind: str, **of: Any) -> dict[str, Any]:
         """The one open task of a kind about a transaction, with what is known of it."""
         page = (await self.get(f"/v1/tasks?limit=200&kind={kind}")).json()
-        (found,) = [
-            task for task in page["tasks"] if task["txn"] == view["txn"] and of.items() <= task.items()
-        ]
+        of = {"txn": view["txn"], **of}
+        (found,) = [task for task in page["tasks"] if of.items() <= task.items()]
         detail: dict[str, Any] = (await self.get(f"/v1/tasks/{found['task_id']}")).json()
         return detail
 
@@ -266,12 +243,9 @@ class Visitor:
         self, task: Mapping[str, Any], answer: str, *, reason: str | None = "I asked the bank", **other: Any
     ) -> httpx2.Response:
         """Say of a task, as its details show it, what is so."""
-        word = {
-            "answer": answer,
-            "effect_digest": task["effect"]["effect_digest"],
-            "effect_state": task["effect"]["state"],
-            **other,
-        }
+        effect = task["effect"]
+        read = {"effect_digest": effect["effect_digest"], "effect_state": effect["state"]}
+        word = {"answer": answer, **read, **other}
         return await self._say(f"/v1/tasks/{task['task']['task_id']}/settle", reason, word)
 
 

@@ -16,6 +16,7 @@ E, T = EffectState, TxnState
 FIRE_WINDOW = 30
 TOKEN_LIFE = 120
 GRACE = 60  # outcome_grace_s, where a manifest names no timeout
+Calls, Tokens = tuple[Call, ...], Sequence[Token]
 AUDIENCES = {"ship": "warehouse"}
 
 
@@ -53,7 +54,7 @@ def require_redeemer(book: Book, party: str, txn: Transaction) -> None:
 
 
 def args_of(call: Call) -> dict[str, object]:
-    """The arguments of a call; the amount tells calls apart where the tool has no use for it."""
+    """The arguments of a call; the amount distinguishes calls where the tool does not use it."""
     if call.tool in {"pay", "book"}:
         return {"account": "acme", "amount": call.amount}
     if call.tool == "ship":
@@ -62,7 +63,7 @@ def args_of(call: Call) -> dict[str, object]:
 
 
 def submit(
-    book: Book, agent: str, key: str, run_key: str, calls: tuple[Call, ...], idem: str, attempt: str | None
+    book: Book, agent: str, key: str, run_key: str, calls: Calls, idem: str, attempt: str | None
 ) -> Answer:
     """Stage these calls under this run key."""
     versions = book.bundle.versions
@@ -87,7 +88,7 @@ def submit(
 
 
 def _submitted(
-    book: Book, agent: str, run_key: str, calls: tuple[Call, ...], aud: str, idem: str, attempt: str | None
+    book: Book, agent: str, run_key: str, calls: Calls, aud: str, idem: str, attempt: str | None
 ) -> tuple[Transaction, bool]:
     txn_id = names.txn_id(agent=agent, run_key=run_key)
     asked = (run_key, calls, attempt)
@@ -131,9 +132,7 @@ def _supersede(book: Book, head: Transaction) -> None:
     head.state = T.ENDED
 
 
-def _revision(
-    book: Book, agent: str, run_key: str, txn_id: str, calls: tuple[Call, ...], aud: str
-) -> Transaction:
+def _revision(book: Book, agent: str, run_key: str, txn_id: str, calls: Calls, aud: str) -> Transaction:
     effects = []
     for call in calls:
         key = names.call_key(agent=agent, run_key=run_key, tool=call.tool, args=args_of(call), n=call.n)
@@ -221,10 +220,8 @@ def redeem(book: Book, party: str, key: str, tokens: Sequence[Token], name: str)
     return Answer(200, txn, attempt=_spend(book, txn, effects, party, name))
 
 
-def _may_redeem(
-    book: Book, party: str, key: str, tokens: Sequence[Token]
-) -> tuple[Transaction, list[Effect]]:
-    """The whole list in force these tokens are for, unspent, nobody of it stopped."""
+def _may_redeem(book: Book, party: str, key: str, tokens: Tokens) -> tuple[Transaction, list[Effect]]:
+    """The whole list in force these tokens are for, unspent, none of it stopped."""
     if any((token.aud, token.key) != (party, key) for token in tokens):
         raise Refused(403, "not_redeemer")
     txn, effects = book.head(tokens[0].txn), [token.effect for token in tokens]
@@ -312,24 +309,24 @@ def report(book: Book, party: str, name: str, outcomes: Sequence[tuple[Effect, E
         raise Refused(404, "unknown_attempt")
     if any(effect not in attempt.effects for effect, _, _ in outcomes):
         raise Refused(404, "not_found")
-    for effect, told, has_result in outcomes:
-        _take(book, attempt.txn, effect, told, has_result)
+    for effect, reported, has_result in outcomes:
+        _take(book, attempt.txn, effect, reported, has_result)
     book.follow(attempt.txn)
     return Answer(200, attempt.txn)
 
 
-def _take(book: Book, txn: Transaction, effect: Effect, told: E, has_result: bool) -> None:
+def _take(book: Book, txn: Transaction, effect: Effect, reported: E, has_result: bool) -> None:
     after_fired = {E.FIRED, E.COMPENSATING, E.COMPENSATED, E.COMPENSATION_FAILED}
-    if told is effect.state or (told is E.FIRED and effect.state in after_fired):
-        if effect.state is E.FIRED:  # a result that comes late is taken, one that is there stands
+    if reported is effect.state or (reported is E.FIRED and effect.state in after_fired):
+        if effect.state is E.FIRED:  # a result that comes late is taken, one that is there stays
             effect.has_result = effect.has_result or has_result
         return
-    if not can_transition(effect.state, told):
-        if told is not E.UNKNOWN:
+    if not can_transition(effect.state, reported):
+        if reported is not E.UNKNOWN:
             book.open_task(effect, "contradiction")
         return
     was_unknown = effect.state is E.UNKNOWN
-    book.move(effect, told)
+    book.move(effect, reported)
     effect.has_result = has_result
     if was_unknown:
         book.settle_task(effect, "unknown")
@@ -345,7 +342,7 @@ def outcome_known(book: Book, txn: Transaction, effect: Effect) -> None:
     if effect.state is E.FIRED:
         book.move(effect.compensates, E.COMPENSATED)
     elif effect.state in {E.FAILED, E.UNUSED}:
-        book.stands(txn, effect.compensates)
+        book.compensation_failed(txn, effect.compensates)
 
 
 def withdraw(book: Book, party: str, txn_id: str) -> Answer:

@@ -3,7 +3,7 @@ and they are compared, each answer and the invariants after every step.
 
 What may happen next is drawn by one rule from everything that is possible then. With a Hypothesis rule for each verb
 most verbs would be left out of most runs, and little would ever be both approved and spent. At the end time passes
-until nothing is due, and everything is finished or somebody was told.
+until nothing is due, and everything is finished or is a task.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class Protocol(RuleBasedStateMachine):
         wanted = _or_refused(expected)
         if isinstance(wanted, Refused):
             self.note(verb, f"{wanted.status} {wanted.code}".strip())
-            told = (answer.status_code, answer.json().get("code") if wanted.code else "")
-            assert told == (wanted.status, wanted.code), f"{verb}: {wanted.args}, but {answer.text}"
+            refused = (answer.status_code, answer.json().get("code") if wanted.code else "")
+            assert refused == (wanted.status, wanted.code), f"{verb}: {wanted.args}, but {answer.text}"
             return None
         status = getattr(wanted, "status", 200)
         assert answer.status_code == status, f"{verb}: {status} was expected, but {answer.text}"
@@ -132,7 +132,7 @@ class Protocol(RuleBasedStateMachine):
         event(f"{verb}: {what}")
 
     def fresh(self, what: str) -> str:
-        """A name nobody has."""
+        """A fresh name."""
         self.names += 1
         return f"{what}-{self.names}"
 
@@ -193,9 +193,9 @@ class Protocol(RuleBasedStateMachine):
         if sweeping:
             self.sweep()
 
-    # -- what an answer tells -------------------------------------------------------------------------------
+    # -- what an answer holds -------------------------------------------------------------------------------
 
-    def transaction_told(self, wanted: Answer, view: dict[str, Any]) -> None:
+    def check_transaction(self, wanted: Answer, view: dict[str, Any]) -> None:
         """The transaction as the answer shows it."""
         txn = wanted.txn
         assert txn is not None
@@ -203,30 +203,27 @@ class Protocol(RuleBasedStateMachine):
         assert [effect["state"] for effect in view["effects"]] == [e.state.value for e in txn.effects]
         assert [effect["effect_id"] for effect in view["effects"]] == [e.id for e in txn.effects]
 
-    def tokens_told(self, tokens: Sequence[Token], told: Sequence[str], key: str) -> None:
+    def check_tokens(self, tokens: Sequence[Token], sent: Sequence[str], key: str) -> None:
         """The releases that came along."""
-        assert len(told) == len(tokens)
-        claims = [self.real.world.release_of(token) for token in told]
+        assert len(sent) == len(tokens)
+        claims = [self.real.world.release_of(token) for token in sent]
         for token, claim in zip(tokens, claims, strict=True):
-            assert (claim.txn, claim.decision.rev, claim.detail.effect_id) == (
-                token.txn,
-                token.rev,
-                token.effect.id,
-            )
+            found = (claim.txn, claim.decision.rev, claim.detail.effect_id)
+            assert found == (token.txn, token.rev, token.effect.id)
             assert (claim.aud, claim.exp) == (token.aud, token.exp)
             assert claim.cnf_jkt == self.real.agents[key].key.public.kid
         self.releases.extend(claims)
         if tokens:
-            self.batches.append((tuple(tokens), list(told)))
+            self.batches.append((tuple(tokens), list(sent)))
 
-    def receipt_told(self, attempt: Attempt | None, view: dict[str, Any]) -> None:
+    def check_receipt(self, attempt: Attempt | None, view: dict[str, Any]) -> None:
         """The receipt that came along, or none."""
         assert (view.get("receipt") is not None) is (attempt is not None)
         if attempt is None:
             return
         receipt = self.real.world.receipt_of(view)
         assert (receipt.attempt, receipt.txn) == (attempt.name, attempt.txn.id)
-        assert [told.effect_id for told in receipt.effects] == [e.id for e in attempt.effects]
+        assert [one.effect_id for one in receipt.effects] == [e.id for e in attempt.effects]
         assert receipt.fire_by == min(int(e.fire_by.timestamp()) for e in attempt.effects if e.fire_by)
         self.receipts.append(receipt)
 
@@ -251,18 +248,17 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def i13_the_active_bundle_is_a_validated_one(self) -> None:
         active = self.real.world.service.active.current
-        assert {
-            tool: manifest.digest for tool, manifest in active.manifests.items()
-        } == self.book.bundle.versions
+        digests = {tool: manifest.digest for tool, manifest in active.manifests.items()}
+        assert digests == self.book.bundle.versions
 
     def teardown(self) -> None:
-        """Let everything that is due happen: what can be finished is finished, or somebody is told (I-14)."""
+        """Let everything that is due happen: what can be finished is finished, or is a task (I-14)."""
         try:
             for _ in range(3):
                 self.real.clock.pass_(hours=25)
                 self.sweep()
                 self.look()
-            invariants.i14_somebody_is_told(self.tables)
+            invariants.i14_open_ends_are_tasks(self.tables)
             self.i8_every_transition_has_exactly_one_audit_row_and_the_reverse()
         finally:
             self._life.close()

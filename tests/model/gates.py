@@ -31,10 +31,8 @@ class Gate:
     def annotations(self) -> str:
         """As its author writes them."""
         more = " @shared" if self.shared else ""
-        return (
-            f'@approval("{"|".join(sorted(self.groups))}") @quorum("{self.quorum}") '
-            f'@answer_within("{self.answer_within}s") @valid_for("{self.valid_for}s"){more}'
-        )
+        until = f'@answer_within("{self.answer_within}s") @valid_for("{self.valid_for}s"){more}'
+        return f'@approval("{"|".join(sorted(self.groups))}") @quorum("{self.quorum}") {until}'
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -38,12 +39,11 @@ class EverybodyActs(AgentsAct):
 
     def reviews(self, *, open_ones: bool) -> list[tuple[Transaction, Effect]]:
         """Questions that people can see."""
-        return [
-            (txn, effect)
-            for txn in self.book.all_revisions()
-            for effect in txn.everything
-            if effect.review is not None and (not open_ones or effect.review.state == "open")
+        every = [
+            (txn, effect, effect.review) for txn in self.book.all_revisions() for effect in txn.everything
         ]
+        found = [(txn, effect, review) for txn, effect, review in every if review is not None]
+        return [(txn, effect) for txn, effect, review in found if not open_ones or review.state == "open"]
 
     def _vote(self, who: str, txn: Transaction, effect: Effect, verdict: str, reason: str | None) -> None:
         row = next(r for r in self.tables.reviews if (r.effect_id, r.rev) == (effect.id, txn.rev))
@@ -58,9 +58,8 @@ class EverybodyActs(AgentsAct):
         async def actual() -> httpx2.Response:
             return await self.real.vote(who, row.review_id, ballot, revoked=who in self.book.revoked_people)
 
-        both = self.ask(
-            f"vote {verdict}", lambda: people.vote(self.book, who, txn, effect, verdict, reason), actual
-        )
+        expected = partial(people.vote, self.book, who, txn, effect, verdict, reason)
+        both = self.ask(f"vote {verdict}", expected, actual)
         if both is not None:
             assert both[1]["state"] == both[0][0], both[1]
 
@@ -105,7 +104,7 @@ class EverybodyActs(AgentsAct):
         """An operator's verb, as the socket of a running service takes it; both sides' answer."""
         self.tick()
         try:
-            told = self.real.do(self.real.world.operator, verb, args | {"reason": "because"})
+            done = self.real.do(self.real.world.operator, verb, args | {"reason": "because"})
         except ServiceError as refusal:
             said = (refusal.status, refusal.code.value)
             self.note(verb, f"{said[0]} {said[1]}")
@@ -113,11 +112,11 @@ class EverybodyActs(AgentsAct):
                 expected()
             return None
         self.note(verb, "done")
-        return told, expected()
+        return done, expected()
 
-    def revoke_each(self, told: list[str]) -> None:
+    def revoke_each(self, txns: list[str]) -> None:
         """One transaction after the other, as the command does."""
-        for txn in told:
+        for txn in txns:
             args = {"txn": txn, "reason": "because"}
             done = self.real.do(self.real.world.operator, "revoke-transaction-if-open", args)
             assert done["ended"] is people.revoke_if_open(self.book, txn)
@@ -136,29 +135,22 @@ class EverybodyActs(AgentsAct):
         txn = found[pick % len(found)]
         effect = txn.everything[which % len(txn.everything)]
         if whole:
-            self.operate(
-                "revoke-transaction-if-open",
-                {"txn": txn.id},
-                lambda: people.revoke_if_open(self.book, txn.id),
-            )
+            expected = partial(people.revoke_if_open, self.book, txn.id)
+            self.operate("revoke-transaction-if-open", {"txn": txn.id}, expected)
         else:
-            self.operate(
-                "revoke-effect",
-                {"effect_id": effect.id},
-                lambda: people.revoke_effect(self.book, txn, effect),
-            )
+            revoked = partial(people.revoke_effect, self.book, txn, effect)
+            self.operate("revoke-effect", {"effect_id": effect.id}, revoked)
 
     @may(
         when=lambda self: any(e.undo and e.undo.state in OPEN for t in self.heads() for e in t.effects),
         pick=PICK,
     )
     def revoke_a_compensation(self, pick: int) -> None:
-        """What would take something back is called off: it stands."""
+        """What would take something back is called off: it stays fired."""
         found = [(t, e.undo) for t in self.heads() for e in t.effects if e.undo and e.undo.state in OPEN]
         txn, undo = found[pick % len(found)]
-        self.operate(
-            "revoke-effect", {"effect_id": undo.id}, lambda: people.revoke_effect(self.book, txn, undo)
-        )
+        expected = partial(people.revoke_effect, self.book, txn, undo)
+        self.operate("revoke-effect", {"effect_id": undo.id}, expected)
 
     def revoke_a_commit(self, bundle: str) -> None:
         """What a commit decided is not to stand."""
@@ -166,9 +158,8 @@ class EverybodyActs(AgentsAct):
         decided = {row.commit for row in self.tables.decisions.values()}
         if commit is None or commit not in decided:
             return
-        both = self.operate(
-            "revoke-commit", {"commit": commit}, lambda: people.open_under(self.book, BUNDLES[bundle])
-        )
+        expected = partial(people.open_under, self.book, BUNDLES[bundle])
+        both = self.operate("revoke-commit", {"commit": commit}, expected)
         assert both[0]["open"] == both[1]
         for effect_id in both[1]:  # one after the other, as the command does
             args = {"effect_id": effect_id, "reason": "because"}
@@ -178,9 +169,8 @@ class EverybodyActs(AgentsAct):
     def revoke_the_cart(self) -> None:
         """An agent is ended for good."""
         keys = [key for key in self.real.agents if key.startswith("cart/")]
-        both = self.operate(
-            "revoke-agent", {"agent": "cart"}, lambda: people.revoke_agent(self.book, "cart", keys)
-        )
+        expected = partial(people.revoke_agent, self.book, "cart", keys)
+        both = self.operate("revoke-agent", {"agent": "cart"}, expected)
         assert both[0]["open"] == both[1]
         self.revoke_each(both[1])
 
@@ -315,7 +305,7 @@ class EverybodyActs(AgentsAct):
 
     @may(when=lambda self: self.alive > 7)
     def crash(self) -> None:
-        """Whatever was acknowledged is there (I-7): the next comparison says so."""
+        """Everything acknowledged is there (I-7): the next comparison checks it."""
         self.disturbed()
         self.real.catch_up()
         self.tick()

@@ -1,4 +1,4 @@
-"""The invariants of the design, read off the tables and the tokens alone, whatever the model thinks."""
+"""The invariants of the design, read off the tables and the tokens alone, not off the model."""
 
 from __future__ import annotations
 
@@ -36,30 +36,28 @@ def i2_same_bytes(tables: Tables, releases: list[ReleaseClaims], receipts: list[
         assert vote.effect_digest == effects[vote.effect_id, vote.rev].effect_digest
     for claims in releases:
         effect = effects[claims.detail.effect_id, claims.decision.rev]
-        assert (claims.detail.args_digest, claims.detail.effect_digest) == (
-            effect.args_digest,
-            effect.effect_digest,
-        )
+        found = (claims.detail.args_digest, claims.detail.effect_digest)
+        assert found == (effect.args_digest, effect.effect_digest)
     redeemed = {row.effect_id: effects[row.effect_id, row.rev].effect_digest for row in tables.redemptions}
     for receipt in receipts:
-        for told in receipt.effects:
-            assert redeemed[told.effect_id] == told.effect_digest
+        for one in receipt.effects:
+            assert redeemed[one.effect_id] == one.effect_digest
 
 
-def i14_somebody_is_told(tables: Tables) -> None:
+def i14_open_ends_are_tasks(tables: Tables) -> None:
     """When every deadline has passed nothing waits, and what only a person can settle is a task."""
     waiting = [row for row in tables.effects if row.state in {"review", "released", "redeemed"}]
     assert not [(row.effect_id, row.state) for row in waiting]
     tasks = {(row.effect_id, row.kind) for row in tables.tasks if row.state == "open"}
     about = {row.effect_id: row.txn for row in tables.effects}
-    told = {about[effect_id] for effect_id, _ in tasks if effect_id is not None}
+    with_tasks = {about[effect_id] for effect_id, _ in tasks if effect_id is not None}
     for row in tables.effects:
         if row.state in {"unknown", "compensation_failed"}:
             assert (row.effect_id, row.state) in tasks, (row.effect_id, row.state)
     for txn in tables.transactions:
         assert txn.state not in {"review", "ready"}
         if txn.state in {"redeemed", "unsettled"}:
-            assert txn.txn in told, (txn.txn, txn.state)
+            assert txn.txn in with_tasks, (txn.txn, txn.state)
 
 
 def i4_at_redemption(
@@ -67,9 +65,8 @@ def i4_at_redemption(
 ) -> None:
     """Unexpired, right epoch, agent, transaction, audience, and nothing of it stopped, at this moment."""
     for claim in claims:
-        transaction = next(
-            t for t in tables.transactions if (t.txn, t.rev) == (claim.txn, claim.decision.rev)
-        )
+        key = (claim.txn, claim.decision.rev)
+        transaction = next(t for t in tables.transactions if (t.txn, t.rev) == key)
         assert claim.exp > now and claim.epoch == epoch
         assert (claim.sub, claim.aud) == (transaction.agent, transaction.aud)
         assert claim.aud == who["party"] and claim.cnf_jkt == who["jkt"]

@@ -33,9 +33,8 @@ def vote(
         return review.state, False
     if verdict == "deny" and not reason:
         raise Refused(400, "reason_required")
-    if not any(
-        (v.person, v.verdict, v.late, v.revoked) == (who, verdict, False, False) for v in review.votes
-    ):
+    mine = (who, verdict, False, False)
+    if mine not in [(v.person, v.verdict, v.late, v.revoked) for v in review.votes]:
         review.votes.append(Vote(who, verdict, late=False))
     if verdict == "deny":
         book.end(txn, effect, E.DENIED)
@@ -80,12 +79,7 @@ def revoke_effect_if_open(book: Book, effect_id: str) -> bool:
 
 def open_under(book: Book, bundle: Bundle) -> list[str]:
     """The effects, and compensations, that are open by a decision of this commit."""
-    found = {
-        effect.id
-        for txn in book.all_revisions()
-        for effect in txn.everything
-        if effect.state in OPEN and effect.stands_by == bundle.name
-    }
+    found = {e.id for _, e in _all(book) if e.state in OPEN and e.decided_by == bundle.name}
     return sorted(found)
 
 
@@ -106,13 +100,7 @@ def revoke_agent(book: Book, name: str, keys: list[str]) -> list[str]:
     """Freeze it, end its keys; the transactions of its that are open still."""
     book.frozen.add(name)
     book.revoked_keys.update(keys)
-    return sorted(
-        {
-            txn.id
-            for txn in book.all_revisions()
-            if txn.agent == name and any(effect.state in OPEN for effect in txn.everything)
-        }
-    )
+    return sorted({txn.id for txn, effect in _all(book) if txn.agent == name and effect.state in OPEN})
 
 
 # -- what happens by itself ------------------------------------------------------------------------------------
@@ -121,12 +109,8 @@ def revoke_agent(book: Book, name: str, keys: list[str]) -> list[str]:
 def activate(book: Book, bundle: Bundle) -> None:
     """Another bundle is in force: everything open that it has not answered for is asked about, by effect id."""
     book.bundle = bundle
-    due = [
-        (effect.id, txn.rev, txn, effect)
-        for txn in book.all_revisions()
-        for effect in txn.everything
-        if effect.state in OPEN and effect.asked_under != bundle.name
-    ]
+    open_ones = [(txn, effect) for txn, effect in _all(book) if effect.state in OPEN]
+    due = [(e.id, txn.rev, txn, e) for txn, e in open_ones if e.asked_under != bundle.name]
     for _, _, txn, effect in sorted(due, key=lambda row: row[:2]):
         if effect.state in OPEN:
             book.settle(txn, effect)
@@ -136,11 +120,8 @@ def activate(book: Book, bundle: Bundle) -> None:
 def sweep(book: Book) -> None:
     """What the timers do, in their order."""
     for txn, effect in sorted(_all(book), key=lambda row: (_due(row[1]), row[1].id)):
-        if (
-            effect.review is not None
-            and effect.review.state == "open"
-            and book.now >= effect.review.answer_by
-        ):
+        review = effect.review
+        if review is not None and review.state == "open" and book.now >= review.answer_by:
             book.end(txn, effect, E.EXPIRED)
     for txn in book.all_revisions():
         book.expire_if_over(txn)
@@ -165,12 +146,12 @@ def _due(effect: Effect) -> float:
 
 
 def _ask_to_take_back(book: Book, txn: Transaction) -> None:
-    """Something fired, its siblings did not, it could be taken back, and nobody has asked: somebody is told, once."""
+    """Something fired, its siblings did not, it could be taken back, and no compensation was requested: one task."""
     open_ = {E.REDEEMED, E.COMPENSATING, E.UNKNOWN}
     if txn.state not in {T.REDEEMED, T.UNSETTLED} or any(effect.state in open_ for effect in txn.everything):
         return
     for effect in txn.effects:
-        told = any((i, kind) == (effect.id, "compensation_due") for i, kind, _ in book.tasks)
+        known = any((i, kind) == (effect.id, "compensation_due") for i, kind, _ in book.tasks)
         due = book.now >= effect.changed_at + timedelta(seconds=GRACE)
-        if effect.state is E.FIRED and effect.can_be_undone and due and not told:
+        if effect.state is E.FIRED and effect.can_be_undone and due and not known:
             book.open_task(effect, "compensation_due")

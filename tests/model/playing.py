@@ -30,7 +30,7 @@ def play(machine: type[RuleBasedStateMachine], seeds: int, steps: int) -> None:
         database=None,
     )
     for number in range(first, first + seeds):
-        print(f"seed {number}")  # told when it fails
+        print(f"seed {number}")  # printed when it fails
         run_state_machine_as_test(seed(number)(machine), settings=played)
 
 

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 LOST: ContextVar[str | None] = ContextVar("LOST", default=None)
-"""What happens to the next unit of work of this request: undone before its commit, or committed and not told."""
+"""What happens to the next unit of work of this request: undone before its commit, or committed without an answer."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Real:
         return world, wrapped
 
     def crash(self) -> None:
-        """The service dies where it stands, and another starts on what is in the database.
+        """The service is killed, and another starts on what is in the database.
 
         SQLite: on a copy of the files as they lie there, the write-ahead log with them. PostgreSQL: while the first is
         not gone yet, as a replica takes over.
@@ -137,7 +137,7 @@ class Real:
         self.clock.pass_(seconds=-stretch)
 
     def catch_up(self) -> None:
-        """It is later than it ever was: which of two decisions is the newer one is told by their times."""
+        """It is later than it ever was: the times of two decisions say which is newer."""
         self.clock.stop_at(max(self._latest, self.clock()) + timedelta(milliseconds=1))
 
     # -- what is in it ---------------------------------------------------------------------------------------
@@ -168,14 +168,12 @@ class Real:
                 del self._visitors[who]
                 await self.visitor(who)
 
-    async def vote(
-        self, who: str, review_id: str, ballot: dict[str, Any], *, revoked: bool
-    ) -> httpx2.Response:
+    async def vote(self, who: str, review: str, ballot: dict[str, Any], *, revoked: bool) -> httpx2.Response:
         """Vote; whose session has ended meanwhile signs in again."""
         if LOST.get() is not None and not revoked:
             await self.look_in(who)
         visitor = await self.visitor(who)
-        path = f"/v1/reviews/{review_id}/votes"
+        path = f"/v1/reviews/{review}/votes"
         answer = await visitor.http.post(path, json=ballot, headers=visitor.headers())
         if answer.status_code == 401 and not revoked:
             del self._visitors[who]
@@ -194,7 +192,7 @@ class Real:
 
 @contextmanager
 def losing(how: str | None) -> Iterator[None]:
-    """The next unit of work of whatever runs within that would have been written is lost."""
+    """The next unit of work that the block would write is lost."""
     token = LOST.set(how)
     try:
         yield
@@ -226,7 +224,7 @@ def _fragile(write: Callable[[Any], Awaitable[T]]) -> Callable[[Any], Awaitable[
 
 
 def _copy_as_it_lies(data: Path, copy: Path) -> None:
-    """A data folder as a power cut leaves it. The mark beside the keys is older than the database,
+    """A data folder as a power cut leaves it. The mark next to the keys is older than the database,
     never newer; a reader keeps the write-ahead log from being begun anew between the two copies.
     """
     shutil.copytree(data, copy, ignore=shutil.ignore_patterns("*.db", "*.db-*", "*.new"))

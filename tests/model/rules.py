@@ -16,18 +16,10 @@ from tests.fakes.payments import MAIL, PAY, SHIP, UNPAY, person
 from tests.model.gates import HOUR, OWNER, Gate, Rule, asks, version
 
 PEOPLE = ("maya", "tomas", "ingrid", OWNER)
-STAFF: Mapping[str, tuple[str, ...]] = {
-    "finance": ("maya", "tomas", OWNER),
-    "cfo": ("tomas",),
-    "legal": ("ingrid", "maya"),
-    "unseen": ("ingrid",),
-}
-BOOK = PAY | {
-    "tool": "book",
-    "title": "Book",
-    "sentence": "Book for {account}",
-    "compensation": {"tool": "unbook", "map": {"payment": "args:/account", "amount": "args:/amount"}},
-}
+STAFF: Mapping[str, tuple[str, ...]] = {"finance": ("maya", "tomas", OWNER), "cfo": ("tomas",)}
+STAFF = {**STAFF, "legal": ("ingrid", "maya"), "unseen": ("ingrid",)}
+_BOOK_UNDO = {"tool": "unbook", "map": {"payment": "args:/account", "amount": "args:/amount"}}
+BOOK = PAY | {"tool": "book", "title": "Book", "sentence": "Book for {account}", "compensation": _BOOK_UNDO}
 UNBOOK = UNPAY | {"tool": "unbook", "title": "Unbook", "sentence": "Unbook {payment}"}
 TOOLS: Mapping[str, dict[str, Any]] = {t["tool"]: t for t in (PAY, UNPAY, BOOK, UNBOOK, SHIP, MAIL)}
 

@@ -68,7 +68,7 @@ class Effect:
     gates: tuple[Gate, ...]
     valid_for: int
     asked_under: str  # the bundle of its newest decision
-    stands_by: str  # the bundle of the decision it stands by
+    decided_by: str  # the bundle of the decision in force
     changed_at: datetime
     decision: int = field(default_factory=lambda: next(_counter))
     compensates: Effect | None = None
@@ -186,7 +186,7 @@ class Book:
         self.move(effect, to)
         self.close(effect, to.value)
         if effect.compensates is not None:
-            self.stands(txn, effect.compensates)
+            self.compensation_failed(txn, effect.compensates)
             return
         for sibling in txn.effects:
             if sibling.state in OPEN:
@@ -194,8 +194,8 @@ class Book:
                 self.close(sibling, "withdrawn")
         self.follow(txn)
 
-    def stands(self, txn: Transaction, forward: Effect) -> None:
-        """What was to be taken back will not be: a person is told."""
+    def compensation_failed(self, txn: Transaction, forward: Effect) -> None:
+        """The compensation will not happen: it is a task."""
         if forward.state is E.FIRED:
             self.move(forward, E.COMPENSATING)
         if forward.state is E.COMPENSATING:
@@ -247,21 +247,21 @@ class Book:
     # -- time ------------------------------------------------------------------------------------------------
 
     def expire_if_over(self, txn: Transaction) -> bool:
-        """Releases nobody used in time."""
+        """Releases that were not used in time."""
         over = txn.state is T.READY and txn.valid_until is not None and self.now >= txn.valid_until
         if over:
             self.end(txn, txn.effects[0], E.EXPIRED)
         return over
 
     def expire_if_lapsed(self, txn: Transaction, effect: Effect) -> bool:
-        """A compensation's release nobody used in time."""
+        """A compensation's release that was not used in time."""
         over = effect.state is E.RELEASED and effect.lapses_at is not None and self.now >= effect.lapses_at
         if over:
             self.end(txn, effect, E.EXPIRED)
         return over
 
     def expire_if_unanswered(self, txn: Transaction) -> bool:
-        """A question nobody answered in time."""
+        """A review without an answer in time."""
         for effect in txn.effects:
             if effect.state is E.REVIEW and effect.review is not None and self.now >= effect.review.answer_by:
                 self.end(txn, effect, E.EXPIRED)
@@ -272,9 +272,8 @@ class Book:
 
     def counted(self, txn: Transaction, effect: Effect, gates: tuple[Gate, ...]) -> bool:
         """Whether the votes on this revision, as they stand now, meet the gates (I-5)."""
-        votes = (
-            [] if effect.review is None else [v for v in effect.review.votes if not v.late and not v.revoked]
-        )
+        every = [] if effect.review is None else effect.review.votes
+        votes = [v for v in every if not v.late and not v.revoked]
         groups = {v.person: self.bundle.groups_of(v.person) for v in votes}
         side = {self.owners[txn.agent]}
         voters = frozenset[str]().union(*(gate.groups for gate in gates))
@@ -311,18 +310,18 @@ class Book:
         """Ask again about an open effect and move it where the answer puts it; whether it may be released."""
         denied, releases, late = self.ask_again(txn, effect)
         if denied:
-            effect.decision, effect.stands_by = next(_counter), self.bundle.name
+            effect.decision, effect.decided_by = next(_counter), self.bundle.name
             self.end(txn, effect, E.DENIED)
             return False
         if releases and effect.state is E.REVIEW:
             self.move(effect, E.RELEASED)
-            effect.decision, effect.stands_by = next(_counter), self.bundle.name
+            effect.decision, effect.decided_by = next(_counter), self.bundle.name
             self.close(effect, "met")
             if effect.compensates is not None:
                 effect.lapses_at = self.now + timedelta(seconds=effect.valid_for)
         elif not releases and effect.state is E.RELEASED:
             self.move(effect, E.REVIEW)
-            effect.decision, effect.stands_by = next(_counter), self.bundle.name
+            effect.decision, effect.decided_by = next(_counter), self.bundle.name
             self.ask_people(effect, list(effect.gates))
         elif not releases and late and effect.review is not None:
             effect.review.answer_by = min(effect.review.answer_by, self._answer_by(late))
@@ -348,12 +347,12 @@ class Book:
 
 
 def _torn(txn: Transaction) -> bool:
-    """Something fired beside something that did not, and cannot be taken back."""
+    """One effect fired, another did not, and the first cannot be taken back."""
     states = {effect.state for effect in txn.effects}
     not_fired = states & {E.UNUSED, E.FAILED, E.COMPENSATED}
     return bool(not_fired) and any(e.state is E.FIRED and not e.can_be_undone for e in txn.effects)
 
 
 def new_book(now: datetime, bundle: Bundle) -> Book:
-    """A fresh service: a robot somebody owns, one nobody owns, and the warehouse."""
+    """A fresh service: a robot with an owner, one without, and the warehouse."""
     return Book(now, bundle, owners={"robot": OWNER, "cart": None, "warehouse": None})

@@ -23,7 +23,7 @@ def compensate(book: Book, party: str, key: str, txn_id: str, forward: Effect) -
         if forward.state is not E.FIRED or not forward.can_be_undone:
             raise Refused(409, "illegal_state")
         if forward.call.tool == "pay" and not forward.has_result:
-            book.stands(txn, forward)  # it cannot even be built
+            book.compensation_failed(txn, forward)  # it cannot even be built
             raise Refused(409, "illegal_state")
         tool = UNDONE_BY[forward.call.tool]
         require_going(book, [tool])
@@ -38,15 +38,14 @@ def _open_undo(book: Book, txn: Transaction, forward: Effect, tool: str) -> Effe
     call = Call(tool, book.bundle.versions[tool], forward.call.amount)
     call_key = names.compensation_call_key(effect_id=forward.id, tool=tool)
     probe = Effect("", call, E.REVIEW, (), 0, "", "", book.now, compensates=forward)
-    undo = decided(
-        book, names.effect_id(txn=txn.id, call_key=call_key), call, met=book.approved_before(probe)
-    )
+    effect_id, met = names.effect_id(txn=txn.id, call_key=call_key), book.approved_before(probe)
+    undo = decided(book, effect_id, call, met=met)
     undo.compensates, forward.undo = forward, undo
     if undo.state is E.RELEASED:
         undo.lapses_at = book.now + timedelta(seconds=undo.valid_for)
     book.move(forward, E.COMPENSATING)
     book.settle_task(forward, "compensation_due")
     if undo.state is E.DENIED:
-        book.stands(txn, forward)
+        book.compensation_failed(txn, forward)
     book.follow(txn)
     return undo

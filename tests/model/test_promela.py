@@ -110,12 +110,12 @@ def search(
 
 
 def _named(spin: str, folder: Path, flags: tuple[str, ...]) -> str:
-    """The invariant that failed: the replay tells the line, and a line asserts one."""
-    told = _run([spin, "-t", *flags, MODEL.name], folder)
-    line = re.search(rf"{MODEL.name}:(\d+), Error: assertion violated", told)
-    assert line is not None, told
+    """The invariant that failed: the replay names the line, and a line asserts one."""
+    output = _run([spin, "-t", *flags, MODEL.name], folder)
+    line = re.search(rf"{MODEL.name}:(\d+), Error: assertion violated", output)
+    assert line is not None, output
     asserted = re.findall(r"assert\((I_\d+)\)", MODEL.read_text().splitlines()[int(line.group(1)) - 1])
-    assert len(asserted) == 1, told
+    assert len(asserted) == 1, output
     name: str = asserted[0]
     return name
 
@@ -134,9 +134,7 @@ def _run(command: list[str], folder: Path) -> str:
         for name, flags in FAULTLESS.items()
     ],
 )
-def test_without_a_fault_every_order_keeps_the_invariants(
-    spin: str, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_every_order_keeps_the_invariants(spin: str, tmp_path: Path, flags: tuple[str, ...]) -> None:
     found = search(spin, tmp_path, flags, level="-O2" if LONG else "-O1")
     assert found.violated is None and found.complete, found.out
     assert found.states > 50_000, "a model that does nothing breaks nothing"
@@ -144,16 +142,15 @@ def test_without_a_fault_every_order_keeps_the_invariants(
 
 @pytest.mark.long
 @pytest.mark.parametrize("flags", LARGER.values(), ids=LARGER)
-def test_without_a_fault_larger_worlds_keep_them_too(
-    spin: str, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_larger_worlds_keep_the_invariants(spin: str, tmp_path: Path, flags: tuple[str, ...]) -> None:
     found = search(spin, tmp_path, flags)
     assert found.violated is None and found.complete, found.out
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[] if n in EVERY_DAY else [pytest.mark.long]) for n in FAULTS]
-)
+NUMBERS = [pytest.param(n, marks=[] if n in EVERY_DAY else [pytest.mark.long]) for n in FAULTS]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
 def test_each_fault_is_found_by_the_invariant_it_breaks(spin: str, tmp_path: Path, number: int) -> None:
     fault = FAULTS[number]
     level = "-O2" if LONG else "-O0"  # it is found at once, and compiling takes longer than looking
@@ -173,7 +170,7 @@ def test_what_can_be_finished_is_finished(spin: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_nobody_told_of_what_is_never_reported_is_found(spin: str, tmp_path: Path) -> None:
+def test_a_missing_task_for_an_unreported_effect_is_found(spin: str, tmp_path: Path) -> None:
     found = search(spin, tmp_path, ("-DFAULT_13", *LIVE), live=True)
     assert found.violated == "I_14", found.out
 

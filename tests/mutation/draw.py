@@ -49,9 +49,8 @@ class Draw:
 
     def short(self) -> bool:
         """Whether a folder has fewer than it should and something left to draw."""
-        return any(
-            ones and self._missing(folder) > 0 for folder, ones in self.left.items() if folder != "switches"
-        )
+        folders = [folder for folder, ones in self.left.items() if ones and folder != "switches"]
+        return any(self._missing(folder) > 0 for folder in folders)
 
     def trials(self) -> Iterator[Trial]:
         """A mutant after another, as long as its folder has too few with those that are being tried."""
@@ -74,18 +73,16 @@ class Draw:
         assert mutant is not None
         folder = self._folder(mutant)
         self.under_way[folder] -= 1
-        told = "lives" if failed is None else "killed"
+        verdict = "lives" if failed is None else "killed"
         if failed is not None and failed != "collection" and not self._passes_without(failed, copies):
-            told = "not by a sound test"
-        if told == "killed":
+            verdict = "not by a sound test"
+        if verdict == "killed":
             self.taken[folder].append(mutant)
             every = [asdict(one) for ones in self.taken.values() for one in ones]
             self.out.write_text(json.dumps(every, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         count = sum(map(len, self.taken.values()))
-        print(
-            f"{count:4} {told:8} {result.seconds:6.1f} s  {folder}  {mutant.function}  {failed or ''}",
-            flush=True,
-        )
+        line = f"{count:4} {verdict:8} {result.seconds:6.1f} s  {folder}  {mutant.function}  {failed or ''}"
+        print(line, flush=True)
 
     def _passes_without(self, test: str, copies: list[Path]) -> bool:
         if test not in self.sound:

@@ -1,8 +1,8 @@
 """Every small fault that could be put into the two packages: what is drawn from, and how one is put in.
 
 A mutant is a function, a text that occurs once in it and the text that takes its place, so that it outlives moves of
-the function. Faults in texts for people, in logging and in annotations are left out: nobody can tell them from a
-better wording.
+the function. Faults in texts for people, in logging and in annotations are left out: no test can distinguish them
+from a better wording.
 """
 
 from __future__ import annotations
@@ -18,17 +18,11 @@ PACKAGES = (Path("policy_service"), Path("sdk/python/countersign"))
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
+_PAIRS = [(ast.Eq, ast.NotEq, "==", "!="), (ast.In, ast.NotIn, " in ", " not in ")]
+_PAIRS += [(ast.Is, ast.IsNot, " is ", " is not "), (ast.Lt, ast.LtE, "<", "<=")]
+_PAIRS += [(ast.Gt, ast.GtE, ">", ">=")]
 _OTHER_COMPARISON = {
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.In: (" in ", " not in "),
-    ast.NotIn: (" not in ", " in "),
-    ast.Is: (" is ", " is not "),
-    ast.IsNot: (" is not ", " is "),
+    kind: texts for one, two, a, b in _PAIRS for kind, texts in ((one, (a, b)), (two, (b, a)))
 }
 _LOGGING = {"debug", "info", "warning", "error", "exception", "log", "echo", "print"}
 
@@ -75,11 +69,8 @@ def put_in(mutant: Mutant, root: Path) -> tuple[Path, str, set[int]]:
                 changed = source[:first] + mutant.new + source[first + len(mutant.old) :]
                 line = source.count("\n", 0, first) + 1
                 # A function that is switched off whole is reached where its first statement was.
-                last = (
-                    node.body[-1].end_lineno
-                    if mutant.old.startswith("def ")
-                    else line + mutant.old.count("\n")
-                )
+                whole = mutant.old.startswith("def ")
+                last = node.body[-1].end_lineno if whole else line + mutant.old.count("\n")
                 return path, changed, set(range(line, (last or line) + 1))
     raise MissingError(f"{mutant.function} of {mutant.file} has no such text: {mutant.old!r}")
 
@@ -99,16 +90,14 @@ def switches(root: Path = ROOT) -> list[Mutant]:
     for path in sorted((root / "sdk/python/countersign/contract").glob("*.py")):
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
-        steps = [
-            node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Step"
-        ]
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        steps = [node for node in calls if ast.unparse(node.func) == "Step"]
         checks = {node.args[3].id for node in steps if isinstance(node.args[3], ast.Name)}
         for name, node in functions(tree):
             if name in checks:
                 head = source.splitlines()[node.lineno - 1]
-                found.append(
-                    Mutant(path.relative_to(root).as_posix(), name, head, f"{head}\n    return None")
-                )
+                file = path.relative_to(root).as_posix()
+                found.append(Mutant(file, name, head, f"{head}\n    return None"))
     return found
 
 
@@ -137,12 +126,8 @@ def _faults(source: str, function: FunctionNode) -> Iterator[tuple[str, str]]:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call | ast.Await):
             if not _is_log(statement.value):
                 yield whole.text, "pass"
-            continue  # what is told is not changed in its parts
-        if (
-            isinstance(statement, ast.Return)
-            and statement.value is not None
-            and not _is_none(statement.value)
-        ):
+            continue  # arguments of a call are not changed
+        if isinstance(statement, ast.Return) and not _is_none(statement.value):
             yield whole.text, "return None"
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add | ast.Sub):
             signs = ("+=", "-=") if isinstance(statement.op, ast.Add) else ("-=", "+=")
@@ -228,14 +213,12 @@ def _heads(statement: ast.stmt) -> list[ast.expr]:
 
 def _is_log(node: ast.expr) -> bool:
     call = node.value if isinstance(node, ast.Await) else node
-    return isinstance(call, ast.Call) and (
-        (isinstance(call.func, ast.Attribute) and call.func.attr in _LOGGING)
-        or (isinstance(call.func, ast.Name) and call.func.id in _LOGGING)
-    )
+    func = getattr(call, "func", None)
+    return getattr(func, "attr", getattr(func, "id", "")) in _LOGGING
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_none(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 def _text(source: str, node: FunctionNode) -> str:

@@ -24,15 +24,8 @@ from tests.conventions.repository import ROOT
 FOLDER = ROOT / ".mutation"
 TABLE = FOLDER / "reach.sqlite"
 
-_SHORT = [
-    "-n3",
-    "--dist=loadfile",
-    "-m",
-    "not long",
-    "--ignore=tests/conventions",
-    "--randomly-seed=20261121",
-    "-q",
-]
+_FLAGS = "-n3 --dist=loadfile -q --ignore=tests/conventions --randomly-seed=20261121"
+_SHORT = [*_FLAGS.split(), "-m", "not long"]
 # Slower than the suite alone, so with longer limits. A program that a test starts records under that test's name.
 _COVERAGE = """
 [run]
@@ -61,11 +54,8 @@ def record(arguments: list[str]) -> int:
     shutil.rmtree(recorded, ignore_errors=True)
     recorded.mkdir(parents=True)
     (recorded / "coveragerc").write_text(_COVERAGE.format(folder=recorded))
-    environment = {
-        **os.environ,
-        "REACH_FOLDER": str(recorded),
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "sdk/python"))),
-    }
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "sdk/python")))
+    environment = {**os.environ, "REACH_FOLDER": str(recorded), "PYTHONPATH": paths}
     plugin = ["-p", "tests.mutation.recording", "--timeout", "600"]
     command = [sys.executable, "-m", "pytest", *plugin, *arguments]
     status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
@@ -82,8 +72,8 @@ def build(recorded: Path) -> None:
             "CREATE TABLE tests (name TEXT PRIMARY KEY, seconds REAL, passed INT, lines INT DEFAULT 0);"
             "CREATE TABLE reached (file TEXT, test TEXT, lines BLOB);"
         )
-        told = [json.loads(line) for line in (recorded / "tests.jsonl").read_text().splitlines()]
-        table.executemany("INSERT INTO tests (name, seconds, passed) VALUES (?, ?, ?)", told)
+        outcomes = [json.loads(line) for line in (recorded / "tests.jsonl").read_text().splitlines()]
+        table.executemany("INSERT INTO tests (name, seconds, passed) VALUES (?, ?, ?)", outcomes)
         for data in sorted(recorded.glob("lines.*")):
             _take(table, data)
         table.executescript(
@@ -124,11 +114,9 @@ def tree() -> str:
 
 def require_table() -> None:
     """Raises SystemExit: there is no table, or it is of another tree; a test that is gone would pass for a find."""
-    told = (FOLDER / "tree").read_text() if TABLE.exists() and (FOLDER / "tree").exists() else ""
-    if told != tree():
-        raise SystemExit(
-            "the table of which tests reach what is of another tree: python -m tests.mutation.reach"
-        )
+    recorded = (FOLDER / "tree").read_text() if TABLE.exists() and (FOLDER / "tree").exists() else ""
+    if recorded != tree():
+        raise SystemExit("the table is of another tree: python -m tests.mutation.reach")
 
 
 def tests_of(file: str, lines: set[int]) -> list[Test]:
@@ -137,11 +125,8 @@ def tests_of(file: str, lines: set[int]) -> list[Test]:
         rows = table.execute("SELECT test, lines FROM reached WHERE file = ?", (file,)).fetchall()
         names = {test for test, bits in rows if lines & set(numbits_to_nums(bits))}
         whole = {name.removesuffix("::*") for name in names if name.endswith("::*")}
-        found = [
-            Test(name, seconds, size)
-            for name, seconds, size in table.execute("SELECT name, seconds, lines FROM tests WHERE passed")
-            if name in names or name.split("::")[0] in whole
-        ]
+        passed = table.execute("SELECT name, seconds, lines FROM tests WHERE passed")
+        found = [Test(*row) for row in passed if row[0] in names or row[0].split("::")[0] in whole]
     return sorted(found, key=lambda test: (test.seconds // 0.2, test.lines, test.name))
 
 

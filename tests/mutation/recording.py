@@ -2,7 +2,7 @@
 
 `tests.mutation.reach` starts pytest with this plugin. Every worker and every child program writes one coverage
 data file into `REACH_FOLDER`; a worker names the context of each line by the test, a child by the test that
-started it (`PYTEST_CURRENT_TEST`). Durations and outcomes go to `tests.jsonl` beside them.
+started it (`PYTEST_CURRENT_TEST`). Durations and outcomes go to `tests.jsonl` in the same folder.
 """
 
 from __future__ import annotations

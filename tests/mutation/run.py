@@ -65,10 +65,10 @@ def main() -> int:
         print(
             f"{done:4} {result.failed or 'LIVES':80} {result.seconds:6.1f} s  {mutant.function}", flush=True
         )
-    return _told(mutants, gone, lives)
+    return _report(mutants, gone, lives)
 
 
-def _told(mutants: list[Mutant], gone: list[Mutant], lives: list[Mutant]) -> int:
+def _report(mutants: list[Mutant], gone: list[Mutant], lives: list[Mutant]) -> int:
     every, missed, lost = (Counter(one.folder for one in ones) for ones in (mutants, lives, gone))
     for folder in sorted(every):
         there = every[folder] - lost[folder]
@@ -78,9 +78,8 @@ def _told(mutants: list[Mutant], gone: list[Mutant], lives: list[Mutant]) -> int
     killed = there - len(lives)
     print(f"{'all':36} {killed:4} of {there:4}")
     for one in (*lives, *gone):
-        print(
-            f"\n{'lives' if one in lives else 'gone'}: {one.file} {one.function}\n  - {one.old}\n  + {one.new}"
-        )
+        where = f"{'lives' if one in lives else 'gone'}: {one.file} {one.function}"
+        print(f"\n{where}\n  - {one.old}\n  + {one.new}")
     strict = any(set(one.folder.split("/")) & set(STRICT) for one in lives)
     return 0 if killed >= SHARE * there and not strict else 1
 

@@ -160,15 +160,11 @@ def _test(one: _Running) -> None:
         if name.partition(".")[0] in {"tests", "countersign", "policy_service"}:
             del sys.modules[name]
     watch = _Watch(one.copy / "outcome.json")
-    status = pytest.main(
-        [*QUIET, "--timeout", "60", f"--rootdir={one.copy}", *one.trial.tests], plugins=[watch]
-    )
+    words = [*QUIET, "--timeout", "60", f"--rootdir={one.copy}", *one.trial.tests]
+    status = pytest.main(words, plugins=[watch])
     # A suite that cannot be collected has found the fault too.
-    broken = status in {
-        pytest.ExitCode.INTERRUPTED,
-        pytest.ExitCode.INTERNAL_ERROR,
-        pytest.ExitCode.USAGE_ERROR,
-    }
+    exits = pytest.ExitCode
+    broken = status in {exits.INTERRUPTED, exits.INTERNAL_ERROR, exits.USAGE_ERROR}
     watch.write(watch.failed or ("collection" if broken else None), complete=True)
 
 
@@ -180,7 +176,7 @@ class _Watch:
     def pytest_runtest_logreport(self, report: object) -> None:
         if getattr(report, "failed", False) and self.failed is None:
             self.failed = str(getattr(report, "nodeid", ""))
-            self.write(self.failed, complete=True)  # whatever hangs after it
+            self.write(self.failed, complete=True)  # a later test may hang
 
     def write(self, failed: str | None, *, complete: bool) -> None:
         self.out.write_text(json.dumps({"failed": failed, "complete": complete}))

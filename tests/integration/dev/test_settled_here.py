@@ -1,4 +1,4 @@
-"""A person settles what nobody else can tell, and `policy-service dev` goes on from there, as after an approval."""
+"""A person settles an unknown outcome, and `policy-service dev` goes on from there, as after an approval."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small airline in the form of the recorded data: four flights a day, three customers, a few reservations.
 
-Days run from 2024-05-14 (flown) over 2024-05-15 (today, the domain's clock stands at 15:00) to 2024-05-20.
+Days run from 2024-05-14 (flown) over 2024-05-15 (today, the domain's clock is at 15:00) to 2024-05-20.
 """
 
 import json
@@ -64,10 +64,8 @@ def users() -> dict[str, Any]:
     cards = [method("credit_card_1"), method("credit_card_2"), method("gift_card_1", 120)]
     gifts = [method(f"gift_card_{n}", 50) for n in range(2, 6)]
     regular = [*cards, *gifts, method("certificate_1", 250), method("certificate_2", 100)]
-    return {
-        "regular_1": customer("Rae", "regular", regular),
-        "gold_1": customer("Gil", "gold", [method("credit_card_9")]),
-    }
+    gold = customer("Gil", "gold", [method("credit_card_9")])
+    return {"regular_1": customer("Rae", "regular", regular), "gold_1": gold}
 
 
 def reservation(key: str, user: str, cabin: str, legs: list[tuple[str, str]], **more: Any) -> dict[str, Any]:

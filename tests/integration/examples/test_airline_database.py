@@ -38,9 +38,7 @@ def test_an_arrival_after_midnight_is_on_the_next_day(tmp_path: Path) -> None:
     database.close()
 
 
-def test_missing_data_says_what_is_missing_and_where_it_can_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_data_is_named_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = airline_world.write(tmp_path / "data")
     (folder / "users.json").unlink()
     monkeypatch.setenv(data.VARIABLE, str(folder))

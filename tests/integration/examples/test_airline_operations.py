@@ -49,8 +49,8 @@ def paid(method: str, amount: int) -> dict[str, Any]:
 
 
 BOOKINGS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a customer nobody knows": ({"user_id": "nobody"}, "customer 'nobody' not found"),
-    "a flight nobody knows": (on("HAT999", 17), "not available"),
+    "a unknown customer": ({"user_id": "unknown"}, "customer 'unknown' not found"),
+    "a unknown flight": (on("HAT999", 17), "not available"),
     "a flight in the air": (on("HAT001", 15), "not available"),
     "too few seats": ({"passengers": [ANA, BO, ANA]}, "2 economy seats left, not 3"),
     "payments below the price": (paid("credit_card_1", 309), "add up to 309, the price is 310"),
@@ -92,10 +92,8 @@ def test_what_a_change_costs_is_paid_and_what_it_saves_is_paid_back(airline: Air
 
     assert more["payment_history"][-1] == {"payment_id": "gift_card_1", "amount": 50}
     assert methods(airline)["gift_card_1"] == 120 - 50 + 2 * 300
-    assert (cancelled["status"], [p["amount"] for p in cancelled["payment_history"]]) == (
-        "cancelled",
-        [200, -200],
-    )
+    history = [payment["amount"] for payment in cancelled["payment_history"]]
+    assert (cancelled["status"], history) == ("cancelled", [200, -200])
     assert sent["payment_id"] != again["payment_id"]
     assert methods(airline, "gold_1")["certificate_3221322"] == 100
     assert [f["price"] for f in changed["flights"]] == [100, 130]
@@ -105,12 +103,16 @@ def test_what_a_change_costs_is_paid_and_what_it_saves_is_paid_back(airline: Air
 
 UPGRADE = ("ECON01", "business", FLIGHT)
 CHANGES_REFUSED: dict[str, tuple[Callable[..., object], tuple[Any, ...], str]] = {
-    "a reservation nobody knows": (operations.cancel, ("NOBODY",), "'NOBODY' not found"),
+    "a unknown reservation": (operations.cancel, ("UNKNOWN",), "'UNKNOWN' not found"),
     "a certificate": (operations.change_flights, (*UPGRADE, "certificate_1"), "cannot pay for a change"),
     "too poor a gift card": (operations.change_flights, (*UPGRADE, "gift_card_1"), "holds 120, not 600"),
     "another's card": (operations.change_baggages, ("ECON01", 3, 1, "credit_card_9"), "not in the profile"),
     "another number": (operations.change_passengers, ("ECON01", [ANA]), "has 2 passengers, not 1"),
-    "a certificate for nobody": (operations.send_certificate, ("nobody", 50), "'nobody' not found"),
+    "a certificate for an unknown customer": (
+        operations.send_certificate,
+        ("unknown", 50),
+        "'unknown' not found",
+    ),
 }
 
 

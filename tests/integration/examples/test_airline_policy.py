@@ -120,7 +120,7 @@ BOOKINGS = {
     "five passengers": released("book", setup=ROOMY, passengers=[ANA] * 5, pay=card(500)),
     "six passengers": denied("book-five-passengers", setup=ROOMY, passengers=[ANA] * 6, pay=card(600)),
     "more passengers than seats": denied(*UNAVAILABLE, passengers=[ANA] * 3, pay=card(300)),
-    "a flight nobody knows": denied(*UNAVAILABLE, "book-one-trip", flights=on("HAT999 17")),
+    "an unknown flight": denied(*UNAVAILABLE, "book-one-trip", flights=on("HAT999 17")),
     "flights that do not meet": denied("book-one-trip", flights=on("HAT003 17", "HAT002 17"), pay=card(400)),
     "back first": denied(
         "book-one-trip", flight_type="round_trip", flights=on("HAT001 18", "HAT002 17"), pay=card(400)
@@ -143,7 +143,7 @@ BOOKINGS = {
     "a bag of the allowance, paid": denied("book-bags-not-overcharged", nonfree_baggages=1, pay=card(250)),
     "a gold member's six bags": released("book", **GOLD, total_baggages=6),
     "a gold member's seventh bag, free": reviewed("book-waived-bag-fee", **GOLD, total_baggages=7),
-    "a customer nobody knows": denied("book-own-payment-methods", user_id="nobody", total_baggages=0),
+    "an unknown customer": denied("book-own-payment-methods", user_id="unknown", total_baggages=0),
     "the number of a flight that is none": denied(flights=on("'); -- 17")),
     "a payment below nothing": denied(pay=paid("credit_card_1 300", "gift_card_1 -100")),
 }
@@ -182,12 +182,12 @@ CHANGES = {
     "basic economy to economy on the same flights": released("change", of="BASIC1", flights=SAME),
     "other flights in basic economy": denied("flights-not-basic-economy", of="BASIC1", cabin="basic_economy"),
     "others, upgraded": reviewed("flights-upgraded-in-the-same-call", of="BASIC1"),
-    "a reservation nobody knows": denied(
+    "an unknown reservation": denied(
         "change-standing-reservation",
         "change-own-payment-method",
         "change-paid-in-full",
         "flights-same-trip",
-        of="NOBODY",
+        of="UNKNOWN",
     ),
     "flown": reviewed("flights-already-flown", of="FLOWN1", cabin="business", flights=on("HAT001 18")),
 }
@@ -214,9 +214,7 @@ BAGGAGES = {
 PASSENGERS = {
     "as many passengers": released("change"),
     "one passenger more": denied("passengers-same-number", passengers=[ANA, BO, ANA]),
-    "a reservation nobody knows": denied(
-        "change-standing-reservation", "passengers-same-number", of="NOBODY"
-    ),
+    "an unknown reservation": denied("change-standing-reservation", "passengers-same-number", of="UNKNOWN"),
 }
 
 
@@ -230,7 +228,7 @@ CANCELLATIONS = {
     "business, flown": reviewed("cancel-flown", of="FLOWN1"),
     "business, in the air": reviewed("cancel-flown", of="FLYING"),
     "no ground, and flown": reviewed("cancel-flown", "cancel-outside-the-rules", of="FLOWN1", setup=ECONOMY),
-    "a reservation nobody knows": denied("change-standing-reservation", of="NOBODY"),
+    "an unknown reservation": denied("change-standing-reservation", of="UNKNOWN"),
 }
 
 
@@ -277,9 +275,7 @@ async def test_the_rule_book_decides(bundle: Bundle, airline: AirlineDatabase, t
     assert (decision.outcome, determining(decision)) == (case.outcome, case.policies)
 
 
-async def test_an_agent_in_no_role_may_do_nothing_and_without_the_database_nobody_may(
-    bundle: Bundle, airline: AirlineDatabase
-) -> None:
+async def test_no_role_and_no_database_are_denied(bundle: Bundle, airline: AirlineDatabase) -> None:
     for tool, (args, _) in TOOLS.items():
         assert (await ask(bundle, tool, args, AgentPrincipal("stranger"))).code == "no_permit"
     airline.path.unlink()
@@ -287,7 +283,7 @@ async def test_an_agent_in_no_role_may_do_nothing_and_without_the_database_nobod
         assert (await ask(bundle, tool, args)).code == "facts_unavailable"
 
 
-async def test_what_people_and_the_agent_are_told_and_each_policy_is_noticed_by_some_case(
+async def test_each_policy_decides_some_case(
     bundle: Bundle,
 ) -> None:
     (gate,) = (await ask(bundle, "cancel_reservation", {"reservation_id": "ECON01"})).gates
@@ -300,9 +296,7 @@ async def test_what_people_and_the_agent_are_told_and_each_policy_is_noticed_by_
     assert set(bundle.policies) == decided
 
 
-async def test_an_upgrade_opens_what_the_book_opens_for_the_new_cabin(
-    bundle: Bundle, airline: AirlineDatabase
-) -> None:
+async def test_an_upgrade_has_the_rules_of_the_new_cabin(bundle: Bundle, airline: AirlineDatabase) -> None:
     with unit_of_work(airline.path) as db:
         operations.change_flights(db, "BASIC1", "business", SAME, "credit_card_1")
 

@@ -122,26 +122,21 @@ def test_without_people_a_question_stays_open_and_the_report_counts_by_label(wor
     assert verdicts[3].became == "left open"
     assert verdicts[3].policies == ("cancel-insured-reason",)
     assert [verdict.policies for verdict in verdicts[5:9]] == [("sdk",)] * 4
-    assert json.loads(report.summary(verdicts)) == {
-        "gold": {"released": 3, "reviewed": 1, "denied": 0},
-        "other": {"released": 0, "reviewed": 1, "denied": 5},
-        "calls": 10,
-    }
-    told = report.disagreements(verdicts, report.rules_of((BUNDLE / "airline.cedar").read_text()))
-    assert "cancel_reservation (matches gold): reviewed by cancel-insured-reason; then left open" in told
-    assert "health or weather reasons" in told
-    assert "(other)" not in told  # nothing was released that is not gold
-    assert decisions(world.replay(no_approvals, "flipped", flip=True)) == LEFT_OPEN, (
-        "labels change no decision"
-    )
+    counts = {"released": 3, "reviewed": 1, "denied": 0}, {"released": 0, "reviewed": 1, "denied": 5}
+    assert json.loads(report.summary(verdicts)) == {"gold": counts[0], "other": counts[1], "calls": 10}
+    output = report.disagreements(verdicts, report.rules_of((BUNDLE / "airline.cedar").read_text()))
+    assert "cancel_reservation (matches gold): reviewed by cancel-insured-reason; then left open" in output
+    assert "health or weather reasons" in output
+    assert "(other)" not in output  # nothing was released that is not gold
+    assert decisions(world.replay(no_approvals, "flipped", flip=True)) == LEFT_OPEN, "labels decide nothing"
 
 
-TOLD = (BUNDLE / "README.md").read_text()
+PAGE = (BUNDLE / "README.md").read_text()
 
 
 def shown_table() -> list[str]:
     """The table of the bundle's README, line by line as `make airline` prints it."""
-    return [line.rstrip() for line in TOLD.partition("```text\n")[2].partition("\n```")[0].splitlines()]
+    return [line.rstrip() for line in PAGE.partition("```text\n")[2].partition("\n```")[0].splitlines()]
 
 
 @pytest.mark.long
@@ -150,10 +145,10 @@ def test_no_recorded_write_that_is_right_is_denied_and_the_readme_shows_the_tabl
     found = folder if (folder / "trajectories.jsonl").is_file() else None
     done = run(require("tau-airline data", found, data.HOW_TO_OBTAIN))
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    counts = json.loads(done.stdout.splitlines()[-1])
 
     printed = done.stdout.partition("\n\n")[0].splitlines()
     assert [line.rstrip() for line in printed] == shown_table()
-    assert told["gold"]["denied"] == 0
-    assert told["gold"]["released"] >= 2 * told["gold"]["reviewed"]
-    assert sum(told["gold"].values()) + sum(told["other"].values()) == told["calls"]
+    assert counts["gold"]["denied"] == 0
+    assert counts["gold"]["released"] >= 2 * counts["gold"]["reviewed"]
+    assert sum(counts["gold"].values()) + sum(counts["other"].values()) == counts["calls"]

@@ -47,7 +47,7 @@ def test_check_plays_every_part_and_prints_each_outcome() -> None:
     assert lines[3].endswith("[never-to-closed-accounts]")
 
 
-def test_check_reports_an_unexpected_result(
+def test_check_reports_a_surprise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "_desk", lambda folder: nullcontext((None, None, folder)))

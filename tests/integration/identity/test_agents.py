@@ -26,16 +26,10 @@ from tests.integration.service.together.bank import refusal
 pytestmark = pytest.mark.anyio
 
 # What each platform puts into its tokens, in addition to the times: subject and claims as documented by each.
-KUBERNETES = {
-    "sub": "system:serviceaccount:shop:desk",
-    "aud": [URL, "https://kubernetes.default.svc"],
-    "kubernetes.io": {"namespace": "shop", "serviceaccount": {"name": "desk", "uid": "6b2c"}},
-}
-WORKFLOW = {
-    "repository": "acme/shop",
-    "environment": "production",
-    "job_workflow_ref": "acme/shop/.github/workflows/release.yml@refs/heads/main",
-}
+KUBERNETES = {"sub": "system:serviceaccount:shop:desk", "aud": [URL, "https://kubernetes.default.svc"]}
+KUBERNETES["kubernetes.io"] = {"namespace": "shop", "serviceaccount": {"name": "desk", "uid": "6b2c"}}
+WORKFLOW = {"repository": "acme/shop", "environment": "production"}
+WORKFLOW["job_workflow_ref"] = "acme/shop/.github/workflows/release.yml@refs/heads/main"
 GITHUB_ACTIONS = {"sub": "repo:acme/shop:environment:production", "aud": URL, **WORKFLOW}
 SPIFFE = {"sub": "spiffe://acme.example/desk", "aud": [URL], "iss": None}
 CLIENT_CREDENTIALS = {"sub": "desk-client", "client_id": "desk-client", "aud": URL, "scope": "agent"}
@@ -55,10 +49,8 @@ async def world(tmp_path: Path, factory: node.TokenFactory) -> AsyncIterator[Wor
     """A service that trusts the factory twice: as an issuer, and as the keys of a trust domain."""
     rule = {"agent": "desk", "claims": {"sub": "spiffe://acme.example/desk"}}
     mesh = {"kind": "spiffe", "trust_domain": "acme.example", "jwks_url": f"{factory.issuer}/jwks"}
-    issuers = [
-        {"name": "platform", "issuer": factory.issuer, "agents": RULES, "max_age_s": 3600},
-        {"name": "mesh", **mesh, "agents": [rule]},
-    ]
+    platform = {"name": "platform", "issuer": factory.issuer, "agents": RULES, "max_age_s": 3600}
+    issuers = [platform, {"name": "mesh", **mesh, "agents": [rule]}]
     async with running(tmp_path / "data", trusted_issuers=issuers) as started:
         await started.operator("agent-enroll", {"name": "desk", "roles": ["support-agent"]})
         await started.operator("agent-enroll", {"name": "other"})
@@ -86,9 +78,7 @@ async def bring(
     return await world.http.post("/v1/agent-keys", content=raw, headers=headers)
 
 
-def timed(
-    claims: dict[str, Any], *, life: int = 600, ago: int = 0, at: float | None = None
-) -> dict[str, Any]:
+def timed(claims: dict[str, Any], *, life: int = 600, ago: int = 0, at: float = 0) -> dict[str, Any]:
     now = int(at or time.time()) - ago
     return {"iat": now, "exp": now + life, "nbf": now, **claims}
 
@@ -191,9 +181,8 @@ async def test_a_token_cannot_take_another_agents_key(world: World, factory: nod
     bound = factory.sign(timed(KUBERNETES | {"cnf": {"jkt": key.public.kid}}))
     assert (await bring(world, bound, key)).status_code == 201
     others = factory.sign(timed(KUBERNETES | {"sub": "only-other"}))
-    assert (await bring(world, others, key, agent="other")).status_code == 409, (
-        "what one brought is never another's"
-    )
+    taken = await bring(world, others, key, agent="other")
+    assert taken.status_code == 409, "a brought key is never another agent's"
     enrolled = PrivateKey.generate()
     await world.operator("agent-key-add", {"name": "desk", "jwk": enrolled.public.jwk()})
     assert (await bring(world, token, enrolled)).status_code == 409, "no token gives an enrolled key an end"

@@ -34,7 +34,7 @@ from countersign.manifests.drafts import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.conventions.repository import ROOT
-from tests.fakes.desk import notes_database
+from tests.fakes.desk import agent_environment, notes_database
 from tests.fakes.local_service import WarmService
 from tests.fakes.mcp_bank import mcp_manifests
 
@@ -77,10 +77,8 @@ def _closed_browsers() -> Iterator[None]:
 
 
 ORDER = ("Order", "order_id")
-VOIDED: dict[str, Any] = {
-    "compensate": "void",
-    "compensation_map": {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
-}
+_UNDO = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+VOIDED: dict[str, Any] = {"compensate": "void", "compensation_map": _UNDO}
 
 
 class Tools:
@@ -135,9 +133,8 @@ class Tools:
             database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
 
         self.note = tool("note", lane="live", adapter=database, registry=mine)(note)
-        self.memo = tool("memo", lane="live", adapter=database, resource=ORDER, ask="live", registry=mine)(
-            note
-        )
+        live: dict[str, Any] = {"lane": "live", "adapter": database, "registry": mine}
+        self.memo = tool("memo", resource=ORDER, ask="live", **live)(note)
         self.refund, self.charge, self.notify, self.send = refund, charge, notify, send
         self.mail, self.pay = mail, self._payment()
 
@@ -168,9 +165,7 @@ class Office:
     tools: Tools
     runtime: Runtime
 
-    def refund(
-        self, key: str, amount: int = 90_000, runtime: Runtime | None = None, **how: Any
-    ) -> Transaction:
+    def refund(self, key: str, amount: int = 90_000, runtime: Any = None, **how: Any) -> Transaction:
         """A block with one refund: above 50.00 finance is asked, above 5,000.00 it is denied."""
         with transaction(key, runtime=runtime or self.runtime, **how) as txn:
             self.tools.refund("o-1", amount)
@@ -219,13 +214,8 @@ class Office:
     @property
     def environment(self) -> dict[str, str]:
         """What an agent's own process is given."""
-        return {
-            "COUNTERSIGN_URL": self.settings.url,
-            "COUNTERSIGN_AGENT": self.settings.agent,
-            "COUNTERSIGN_KEY": str(self.settings.key_path),
-            "COUNTERSIGN_JOURNAL": str(self.settings.journal_path),
-            "COUNTERSIGN_ALLOW_DEV": "1",
-        }
+        more = {"COUNTERSIGN_JOURNAL": str(self.settings.journal_path), "COUNTERSIGN_ALLOW_DEV": "1"}
+        return agent_environment(self.settings) | more
 
     def elsewhere(self, **changes: Any) -> Runtime:
         """Another process of the same agent; with its own journal, another host."""

@@ -71,20 +71,14 @@ class Near:
         )  # fmt: skip
         mine, through, database = self.registry, Through(world, ask), SQLiteAdapter(self.notes, name="notes")
         self.runtime = Runtime(settings, registry=mine, transport=through, clock=WorldClock(world))
-        taken_back = PAY["compensation"]["map"]
+        undo: dict[str, Any] = {"compensate": "unpay", "compensation_map": PAY["compensation"]["map"]}
 
         @tool("unpay", resource=("Payment", "payment"), registry=mine)
         def unpay(payment: str, amount: int) -> None:
             """Take a payment back."""
             self.act("unpay", payment, amount)
 
-        @tool(
-            "pay",
-            resource=("Account", "account"),
-            compensate="unpay",
-            compensation_map=taken_back,
-            registry=mine,
-        )
+        @tool("pay", resource=("Account", "account"), registry=mine, **undo)
         def pay(account: str, amount: int, items: list[str] | None = None) -> dict[str, str]:
             """Pay."""
             self.act("pay", account, amount, *(items or []))
@@ -133,7 +127,7 @@ class Near:
         assert answer.is_success, answer.text
 
     def change(self, *rules: str, reported: bool = True) -> None:
-        """The usual rules and these are in force; unless ``told``, what is open is asked about when it is redeemed."""
+        """The usual rules and these are in force; without ``reported``, reviews learn of it at the redemption."""
         self.rules.rules(*rules)
         self.put_in_force(reported=reported)
 

@@ -75,9 +75,7 @@ def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(office: Off
     assert (office.states(txn), office.tools.done) == ([FAILED, FIRED], [REFUND])
 
 
-def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
-    office: Office, key: str
-) -> None:
+def test_an_unknown_outcome_is_reported_and_not_repeated(office: Office, key: str) -> None:
     office.tools.error = TimeoutError("no answer")
     for _ in range(2):
         with pytest.raises(OutcomeUnknown), transaction(key, runtime=office.runtime) as txn:

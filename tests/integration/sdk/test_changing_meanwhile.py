@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    Denied,
-    OutsideTransaction,
-    ReleaseLapsed,
-    ReviewPending,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import Denied, OutsideTransaction, ReleaseLapsed, ReviewPending, resume, tool, transaction
 from countersign.contract import EffectState
 from tests.fakes.desk import notes_in
 from tests.fakes.payments import PAY, gate, plain_forbid
@@ -71,9 +63,7 @@ def test_scenario_3_an_approval_of_what_is_not_there_leaves_no_trace(near: Near)
 
 
 @pytest.mark.parametrize("reported", [True, False], ids=["when it is activated", "at the redemption"])
-def test_scenario_7_approved_and_then_forbidden_fires_nothing_and_live_work_is_undone(
-    near: Near, reported: bool
-) -> None:
+def test_scenario_7_an_approval_that_is_then_forbidden_fires_nothing(near: Near, reported: bool) -> None:
     pending = asked(near)
     near.vote(pending)
     near.change(plain_forbid("stop"), reported=reported)
@@ -86,9 +76,7 @@ def test_scenario_7_approved_and_then_forbidden_fires_nothing_and_live_work_is_u
 
 
 @pytest.mark.parametrize("reported", [True, False], ids=["when it is activated", "at the redemption"])
-def test_scenario_7_a_gate_that_comes_after_the_approval_asks_again_and_then_it_fires_once(
-    near: Near, reported: bool
-) -> None:
+def test_scenario_7_a_gate_after_the_approval_asks_again(near: Near, reported: bool) -> None:
     pending = asked(near)
     near.vote(pending)
     near.change(gate("legal-too", "legal"), reported=reported)
@@ -102,9 +90,7 @@ def test_scenario_7_a_gate_that_comes_after_the_approval_asks_again_and_then_it_
 
 
 @pytest.mark.parametrize("when", ["after it was staged", "while the effect before it fires"])
-def test_scenario_8_what_the_agent_does_to_an_approved_list_reaches_neither_people_nor_the_tool(
-    near: Near, when: str
-) -> None:
+def test_scenario_8_a_changed_argument_reaches_neither_people_nor_the_tool(near: Near, when: str) -> None:
     def run() -> str:
         items = ["book"]
 
@@ -152,9 +138,7 @@ def test_scenario_13_an_approval_is_no_leave_to_call_the_tool_outside_its_transa
 
 
 @pytest.mark.parametrize("too_late", [False, True], ids=["a timer has looked", "somebody answers too late"])
-def test_scenario_14_an_unanswered_question_ends_the_transaction_with_that_reason(
-    near: Near, too_late: bool
-) -> None:
+def test_scenario_14_an_unanswered_review_ends_the_transaction(near: Near, too_late: bool) -> None:
     pending = asked(near)
     near.world.clock.pass_(hours=24)
     if too_late:
@@ -172,9 +156,7 @@ def test_scenario_14_an_unanswered_question_ends_the_transaction_with_that_reaso
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at the submission", "after the approval"])
-def test_scenario_35_a_rule_that_cannot_be_worked_out_denies_and_live_work_is_undone(
-    near: Near, later: bool
-) -> None:
+def test_scenario_35_a_rule_with_an_error_denies_and_undoes(near: Near, later: bool) -> None:
     """Also at the commit, W12: nothing is kept, open or locked, and the next run gets the same error."""
     if later:
         near.vote(asked(near))
@@ -197,7 +179,7 @@ def test_scenario_52_a_denial_undoes_what_was_live_and_keeps_the_sibling_from_fi
     assert nothing_in_effect(near)
 
 
-def test_scenario_53_a_rule_that_comes_between_two_fires_stops_the_second_and_takes_back_the_first(
+def test_scenario_53_a_rule_between_two_fires_stops_the_second(
     near: Near,
 ) -> None:
     near.rules.write("tools/pay.json", PAY | {"recheck": True})
@@ -220,10 +202,8 @@ def test_what_its_code_would_take_back_with_is_no_reason_to_refuse_it(tmp_path: 
             """Close an account."""
             near.act("close", customer)
 
-        undo: dict[str, Any] = {
-            "compensate": "close_account",
-            "compensation_map": {"customer": "args:/customer"},
-        }
+        undo: dict[str, Any] = {"compensate": "close_account"}
+        undo["compensation_map"] = {"customer": "args:/customer"}
 
         @tool("open_account", resource=("Account", "customer"), registry=near.registry, **undo)
         def open_account(customer: str) -> str:

@@ -75,9 +75,7 @@ def test_proposed_accepted_approved_by_another_and_fired_once(office: Office, ke
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["in a block", "in a step with live effects"])
-def test_while_it_waits_a_program_answers_and_fires_what_is_approved(
-    office: Office, key: str, live: bool
-) -> None:
+def test_a_waiting_program_accepts_and_fires_an_edit(office: Office, key: str, live: bool) -> None:
     def step(_: Transaction) -> None:
         office.tools.note("o-1", "refunding")
         office.tools.refund("o-1", 90_000)
@@ -96,14 +94,11 @@ def test_while_it_waits_a_program_answers_and_fires_what_is_approved(
     assert office.tools.done == DONE
 
 
-def test_what_its_owner_accepted_fires_only_where_the_program_takes_it(
-    office: Office, tmp_path: Path, key: str
-) -> None:
+def test_an_edit_fires_only_if_the_program_accepts_edits(office: Office, tmp_path: Path, key: str) -> None:
     """Another agent of the same service, with jonas as its owner."""
     path, owner = tmp_path / "owned.pem", f"{DEV_ISSUER}|jonas"
-    office.service.command(
-        "agent", "enroll", "owned", "--role", ROLE, "--owner", owner, "--key-out", str(path)
-    )
+    words = ("--role", ROLE, "--owner", owner, "--key-out", str(path))
+    office.service.command("agent", "enroll", "owned", *words)
     settings = replace(office.settings, agent="owned", key_path=path, journal_path=tmp_path / "owned.db")
     mine = replace(office, settings=settings, runtime=Runtime(settings, registry=office.tools.registry))
     with mine.runtime:
@@ -132,9 +127,7 @@ def test_a_worker_fires_what_was_accepted_after_the_agent_had_gone(office: Offic
     assert (reported[-1].after, office.tools.done) == ("settled", DONE)
 
 
-def test_a_person_answers_for_the_agent_from_a_terminal(
-    office: Office, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edits_are_decided_from_a_terminal(office: Office, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in office.environment.items():
         monkeypatch.setenv(name, value)
 

@@ -16,6 +16,7 @@ import pytest
 
 from examples.local_service import free_port
 from tests.fakes import warm
+from tests.fakes.desk import agent_environment
 from tests.fakes.local_service import WarmService
 from tests.fakes.sitting import PATHS
 
@@ -164,11 +165,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     paths = {"PYTHONPATH": PATHS}
     with WarmService(folder / "service", folder / "bundle", port=free_port(), environment=paths) as service:
         settings = service.enroll("my-agent", "none")
-        yield {
-            "COUNTERSIGN_URL": settings.url,
-            "COUNTERSIGN_AGENT": settings.agent,
-            "COUNTERSIGN_KEY": str(settings.key_path),
-        }
+        yield agent_environment(settings)
 
 
 def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -179,9 +176,7 @@ def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_the_answer_names_the_thing_and_what_to_write(
-    name: str, user: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_error_names_the_fix(name: str, user: dict[str, str], tmp_path: Path) -> None:
     mistake = FIRST[name]
     (tmp_path / "my_agent.py").write_text(mistake.script)
     done = run(tmp_path, mistake.command, {} if name in UNSET else user)

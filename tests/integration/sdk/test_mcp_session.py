@@ -102,9 +102,7 @@ def near_bank(office: Office, tmp_path: Path) -> Iterator[Bank]:
 
 
 @pytest.mark.parametrize("way", ["memory", "stdio", "client"])
-def test_a_staged_call_reaches_the_server_at_the_commit_with_its_call_key(
-    near_bank: Bank, key: str, way: str
-) -> None:
+def test_a_staged_call_reaches_the_server_with_its_call_key(near_bank: Bank, key: str, way: str) -> None:
     near_bank.way = way
 
     async def step(gated: GatedSession) -> Any:
@@ -159,9 +157,7 @@ UNFIT: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("tool", "args", "says"), UNFIT.values(), ids=UNFIT)
-def test_arguments_that_do_not_fit_the_schema_are_refused(
-    tool: str, args: dict[str, Any], says: str, near_bank: Bank
-) -> None:
+def test_unfit_arguments_are_refused(tool: str, args: dict[str, Any], says: str, near_bank: Bank) -> None:
     with pytest.raises(NotStageable, match=says) as refused:
         near_bank.call(tool, args)
     assert "99" not in str(refused.value) and near_bank.done == []
@@ -175,9 +171,7 @@ def test_a_hostile_pattern_of_the_server_blocks_no_call(near_bank: Bank) -> None
 def test_a_tool_that_cannot_be_reviewed_keeps_no_other_one_out(near_bank: Bank) -> None:
     async def step(gated: GatedSession) -> Any:
         assert set(gated.refused) == {"large", "read"}
-        with pytest.raises(
-            MisuseError, match=r"'large' cannot be reviewed.*value/maximum: 9223372036854775807"
-        ):
+        with pytest.raises(MisuseError, match=r"'large' cannot be reviewed.*maximum: 9223372036854775807"):
             await gated.call_tool("large", {"value": 1})
         return await gated.call_tool("balance", MINE)
 
@@ -185,11 +179,9 @@ def test_a_tool_that_cannot_be_reviewed_keeps_no_other_one_out(near_bank: Bank) 
 
 
 @pytest.mark.parametrize(
-    ("only", "says"), [(["balance", "large"], "'large' cannot be reviewed"), (["loan"], "no tool 'loan'")]
+    ("only", "says"), [(["balance", "large"], "cannot be reviewed"), (["loan"], "no tool")]
 )
-def test_a_tool_that_is_named_and_cannot_be_gated_is_refused(
-    near_bank: Bank, only: list[str], says: str
-) -> None:
+def test_a_named_tool_that_cannot_be_gated_is_refused(near_bank: Bank, only: list[str], says: str) -> None:
     with pytest.raises(RegistrationError, match=says):
         near_bank.call("balance", {}, only=only)
 
@@ -229,9 +221,7 @@ def test_an_unreviewed_tool_is_denied(near_bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("other", ["ours", "another bank", None])
-def test_a_name_that_is_taken_is_refused_and_no_server_takes_a_tool_over(
-    near_bank: Bank, other: str | None
-) -> None:
+def test_a_registered_name_is_refused(near_bank: Bank, other: str | None) -> None:
     if other == "ours":
         tool("balance", registry=near_bank.registry)(lambda account_id: None)
     else:
@@ -266,10 +256,8 @@ def test_a_model_calls_them_as_any_tool(near_bank: Bank, key: str) -> None:
     assert near_bank.run(step).text == "Done."
     assert talk.vendor.answers() == ['{"cents":700}', '{"result":"t-a-2"}']
     reported = {one["name"]: one["input_schema"] for one in talk.vendor.sent[0]["tools"]}
-    assert (
-        reported["transfer"]["additionalProperties"] is False
-        and "ctx" not in reported["transfer"]["properties"]
-    )
+    schema = reported["transfer"]
+    assert schema["additionalProperties"] is False and "ctx" not in schema["properties"]
     assert [one[0] for one in near_bank.done] == ["balance", "transfer"]
 
 

@@ -12,16 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from countersign import (
-    Runtime,
-    ServiceRefused,
-    ServiceUnavailable,
-    Settings,
-    Transaction,
-    resume,
-    transaction,
-)
+from countersign import Runtime, ServiceRefused, ServiceUnavailable, Transaction, resume, transaction
 from countersign.contract import EffectState, PrivateKey
+from countersign.settings import Settings
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.flaky import FAULTS, Flaky
 from tests.fakes.listening import Listening
@@ -37,10 +30,8 @@ TRANSACTIONS, KEYS, OUTCOMES = "/v1/transactions", "/.well-known", "/v1/outcomes
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flaky, PrivateKey]]:
     """The service behind the proxy, and the key of its one agent."""
     folder = tmp_path_factory.mktemp("line")
-    with (
-        Flaky() as proxy,
-        Listening(folder / "data", reviewed_bundle(folder), public_url=proxy.url) as service,
-    ):
+    bundle = reviewed_bundle(folder)
+    with Flaky() as proxy, Listening(folder / "data", bundle, public_url=proxy.url) as service:
         proxy.service = service.url.removeprefix("http://")
         yield proxy, service.do(lambda world: world.agent(AGENT)).key
 
@@ -83,7 +74,7 @@ def soon() -> Iterator[None]:
 
 @pytest.mark.parametrize("forwards", [False, True], ids=["lost on the way there", "lost on the way back"])
 @pytest.mark.parametrize("how", FAULTS)
-def test_a_submission_that_gets_no_sound_answer_fires_nothing_until_the_network_is_back(
+def test_a_lost_submission_fires_nothing_until_repeated(
     post: Post, how: str, forwards: bool, key: str
 ) -> None:
     post.proxy.breaks(TRANSACTIONS, how, forwards=forwards)
@@ -138,9 +129,7 @@ REWRITTEN: dict[str, Callable[[str, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("rewrite", REWRITTEN.values(), ids=REWRITTEN)
-def test_a_proxy_that_writes_the_body_anew_gets_nothing_through(
-    post: Post, rewrite: Callable[[str, bytes], bytes], key: str
-) -> None:
+def test_a_rewritten_body_is_refused(post: Post, rewrite: Callable[[str, bytes], bytes], key: str) -> None:
     post.proxy.rewrite = rewrite
     with pytest.raises(ServiceRefused, match="bad_proof"):
         step(post, key)

@@ -221,7 +221,7 @@ BROKEN: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("files", "says"), BROKEN.values(), ids=BROKEN.keys())
-def test_an_unusable_bundle_is_tried_once_and_reported_to_each_test(
+def test_an_unusable_bundle_is_reported_to_each_test(
     files: dict[str, str], says: str, tmp_path: Path
 ) -> None:
     """Each start takes seconds, and ends the same way."""

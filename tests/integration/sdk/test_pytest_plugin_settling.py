@@ -99,8 +99,8 @@ def test_by_the_error_that_names_it(countersign_people):
 
 
 def test_an_unknown_outcome_that_fired(countersign_people, silent):
-    told = {"result": {"id": "acme"}, "reason": "it is booked"}
-    countersign_people.settle(doubted(), "fired", by="finance", **told)
+    more = {"result": {"id": "acme"}, "reason": "it is booked"}
+    countersign_people.settle(doubted(), "fired", by="finance", **more)
     assert (ended(), my_agent.standing) == ("settled", ["acme"])
 
 

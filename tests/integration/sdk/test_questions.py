@@ -46,9 +46,7 @@ def test_it_is_asked_while_it_waits_answers_and_goes_on_when_approved(office: Of
     assert (question.text, question.tool, question.asked_by) == ("which invoice?", "refund", "Maya Lindqvist")
 
 
-def test_a_program_that_does_not_wait_reads_questions_and_may_answer_elsewhere(
-    office: Office, key: str
-) -> None:
+def test_a_program_that_does_not_wait_may_answer_later(office: Office, key: str) -> None:
     pending = office.asked(key, 9_000)
     assert pending.questions == ()
     office.person("maya").ask(the_url(pending), "which invoice?")

@@ -9,19 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    EffectFailed,
-    NotDone,
-    Runtime,
-    Settings,
-    ToolRegistry,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import AlreadyRedeemed, EffectFailed, NotDone, Runtime, resume, tool, transaction
 from countersign.contract import PrivateKey, TxnState, txn_id
 from countersign.contract.wire import TransactionView
+from countersign.settings import Settings
+from countersign.tools.registry import ToolRegistry
 from examples.local_service import free_port
 from policy_service.tokens.secret_files import create_secret
 from tests.fakes.listening import Listening
@@ -179,11 +171,8 @@ def test_what_may_have_fired_when_its_process_died_is_unknown_to_the_service_too
 
 def test_what_was_taken_back_before_is_known_to_have_been(desk: Desk) -> None:
     copy = desk.save()
-    with (
-        desk.runtime() as runtime,
-        pytest.raises(EffectFailed, match="notify"),
-        transaction("o-1", runtime=runtime),
-    ):
+    failing = pytest.raises(EffectFailed, match="notify")
+    with desk.runtime() as runtime, failing, transaction("o-1", runtime=runtime):
         desk.refund("o-1")
         desk.notify("o-1")
     assert desk.done == ["refund o-1", "void o-1"]

@@ -131,9 +131,7 @@ class Attacks:
         press = self.press_of(user, card, {"type": "button", "action_id": "approve"} | button)
         assert (await self.deliver(press)).status == 200, button
 
-    async def sent(
-        self, user: str, kind: str, pointer: str, text: str | None = "because", **changes: Any
-    ) -> str:
+    async def sent(self, user: str, kind: str, pointer: str, text: Any = "because", **changes: Any) -> str:
         """Have a form delivered: why it was refused, in Slack's words for it; nothing where it was taken."""
         answer = await self.deliver(self.form(user, kind, pointer, text, **changes))
         assert answer.status == 200

@@ -94,9 +94,8 @@ async def office_of_all(
     async with opened(folder, slack, faults, rules.path, **database_of_all, **how_it_opens) as started:
         with pytest.MonkeyPatch.context() as patch:
             # how long an account is known is a matter of the office's clock
-            patch.setattr(
-                client, "time", SimpleNamespace(monotonic=lambda: started.world.clock().timestamp())
-            )
+            clock = SimpleNamespace(monotonic=lambda: started.world.clock().timestamp())
+            patch.setattr(client, "time", clock)
             yield started, rules
 
 

@@ -129,9 +129,8 @@ class Office(Attacks):
         """Maya writes on the page of the only effect's review."""
         person, review = await self.person("maya"), view["effects"][0]["review"]["review_id"]
         content = json.dumps({"text": text})
-        answer = await person.http.post(
-            f"/v1/reviews/{review}/comments", content=content, headers=person.headers()
-        )
+        path = f"/v1/reviews/{review}/comments"
+        answer = await person.http.post(path, content=content, headers=person.headers())
         assert answer.status_code == 200, answer.text
 
     @contextmanager
@@ -158,9 +157,8 @@ class Office(Attacks):
         ctx, row = self.world.service.ctx, await self.card_of(view)
         assert row.review_id is not None
         case = await ctx.db.read(lambda conn: read_review_context(conn, row.review_id))
-        return Pointer(
-            row.card_id, view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest
-        ).value
+        view = view_of(review_content(ctx.active.current, case), SLACK_RENDERER)
+        return Pointer(row.card_id, view.digest).value
 
     async def find(self, model: type[R], **where: Any) -> list[R]:
         """Rows of a table."""
@@ -191,9 +189,8 @@ class Office(Attacks):
 
     async def slack_status(self) -> SlackHealth:
         """Slack's delivery status."""
-        found = await self.world.service.db.read(
-            lambda conn: slack_health(conn, self.app, self.world.clock())
-        )
+        db, now = self.world.service.db, self.world.clock()
+        found = await db.read(lambda conn: slack_health(conn, self.app, now))
         assert found is not None
         return found
 
@@ -215,9 +212,8 @@ class Office(Attacks):
         assert service.slack is not None
         await service.slack.check_health()
         output = (await self.world.http.get("/readyz")).json()
-        return next(
-            (f"{one['wrong']} {one['since']}" for one in output["findings"] if one["check"] == "slack"), ""
-        )
+        found = [f"{one['wrong']} {one['since']}" for one in output["findings"] if one["check"] == "slack"]
+        return "".join(found[:1])
 
     async def followed(self) -> bool:
         """Whether every line of the log was looked at."""
@@ -352,9 +348,7 @@ def words(value: Any) -> str:
     return " ".join(map(words, value)) if isinstance(value, list) else ""
 
 
-_NO_WORDS = frozenset(
-    {"type", "style", "block_id", "action_id", "value", "url", "ts", "user", "channel", "app_id"}
-)
+_NO_WORDS = frozenset("type style block_id action_id value url ts user channel app_id".split())
 
 
 def secrets_in(folder: Path, slack: SlackServer) -> dict[str, Any]:

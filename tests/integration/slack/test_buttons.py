@@ -1,4 +1,4 @@
-"""What a button says is a pointer: whatever it points to, the press counts only where the message stands and as it is.
+"""The value of a button is a pointer: a press counts only in the place of the message and as the message is.
 
 The one who presses is maya, who may approve all of it: what is refused here is refused for what was pressed.
 """

@@ -83,9 +83,7 @@ async def test_without_a_fault_each_call_is_made_once(office: Office) -> None:
 
 
 @pytest.mark.parametrize("faults", CASES.values(), ids=CASES)
-async def test_after_failing_calls_each_message_is_posted_once(
-    office: Office, faults: tuple[Fault, ...]
-) -> None:
+async def test_each_message_is_posted_once_after_failures(office: Office, faults: tuple[Fault, ...]) -> None:
     await tell_a_story(office, *faults, of=(LIST, POST, UPDATE))
 
 

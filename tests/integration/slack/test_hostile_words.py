@@ -50,10 +50,8 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 def faults_of(said: Json) -> list[str]:
     """What Slack would make of a message that is more than its characters."""
     shown = {name: said.get(name) for name in ("blocks", "view", "text")}
-    whole = (
-        said.get("parse", "none") != "none",
-        *(said.get(name) for name in ("link_names", "attachments", "mrkdwn")),
-    )
+    others = (said.get(name) for name in ("link_names", "attachments", "mrkdwn"))
+    whole = (said.get("parse", "none") != "none", *others)
     found = ["it is parsed as a whole"] if any(whole) else []
     found += [f"its notification is parsed: {mark}" for mark in PARSED if mark in said.get("text", "")]
     for one in objects(shown):

@@ -39,13 +39,13 @@ from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, until, words
 
 pytestmark = pytest.mark.anyio
+Unit = Callable[[Tx], None]
 
 
 async def given_up(office: Office, place: str) -> DroppedPlace:
     """What `slack drop` does; only then Slack takes messages again."""
-    dropped = await office.world.service.db.write(
-        lambda tx: drop_place(tx, office.app, place, "the team moved on")
-    )
+    db = office.world.service.db
+    dropped = await db.write(lambda tx: drop_place(tx, office.app, place, "the team moved on"))
     office.faults.on.lift()
     return dropped
 
@@ -61,9 +61,7 @@ async def nothing_is_left(office: Office, *others: str) -> None:
     assert await office.find(OutboxRow, lane=lane_of("#payments"), state="waiting") == []
 
 
-async def one_into_the_other(
-    office: Office, first: Callable[[Tx], None], second: Callable[[Tx], None]
-) -> None:
+async def one_into_the_other(office: Office, first: Unit, second: Unit) -> None:
     """The second unit begins while the first one has not committed."""
     db = office.world.service.db
 
@@ -195,7 +193,7 @@ async def test_projection_during_a_drop_leaves_no_messages(
     monkeypatch.setattr(workers, "project_log", rest)
     (review,) = await office.find(ReviewRow, txn=next(iter(office.robot.txns)))
     of: Any = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
-    await service.db.write(lambda tx: append(tx, "slack_told", actor="operator", body={}, **of))
+    await service.db.write(lambda tx: append(tx, "slack_line", actor="operator", body={}, **of))
     await service.sequencer.number()
     news = await service.db.read(lambda conn: projection._read_batch(conn, service.ctx, office.app))
     assert news is not None
@@ -271,8 +269,6 @@ async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Off
         outbox.enqueue_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
 
     await office.world.service.db.write(lambda tx: ensure_place(tx, place))
-    await one_into_the_other(
-        office,
-        *((want, delete_expired_slack_rows) if first == "wanted" else (delete_expired_slack_rows, want)),
-    )
+    units = (want, delete_expired_slack_rows)
+    await one_into_the_other(office, *(units if first == "wanted" else units[::-1]))
     assert len(await office.find(SlackPlaceRow, place=place)) == 1

@@ -1,4 +1,4 @@
-"""Slack is away, or lets the app in no more: decisions go on, `/readyz` says so, and the backlog is told once."""
+"""Slack is away, or lets the app in no more: decisions go on, `/readyz` says so, and the backlog is posted once."""
 
 from __future__ import annotations
 

@@ -12,17 +12,7 @@ from policy_service.channels.slack import commands, dispatcher
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.slack_tables import SlackDeliveryRow, SlackInvitationRow
 from policy_service.storage.tables import CommentRow
-from tests.fakes.slack_deliveries import (
-    Answer,
-    BothWays,
-    Delivery,
-    Json,
-    Kind,
-    Manner,
-    Twice,
-    Unheard,
-    signed,
-)
+from tests.fakes.slack_deliveries import Answer, BothWays, Delivery, Kind, Manner, Twice, Unheard, signed
 from tests.integration.slack.attacking import value_of
 from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import APPROVALS, Office, until, words
@@ -87,7 +77,7 @@ async def test_a_reason_longer_than_any_channel_takes_is_refused(office: Office)
     assert await office.votes() == [MAYA, ("maya", "deny", False)]
 
 
-def captured(office: Office, payload: Json, kind: Kind = "interactive") -> Delivery:
+def captured(office: Office, payload: dict[str, Any], kind: Kind = "interactive") -> Delivery:
     """A delivery with the signature it has for its five minutes."""
     return Delivery(kind, payload, *signed(kind, payload, office.faults.secret, office.faults.clock()))
 

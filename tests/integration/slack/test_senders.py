@@ -242,7 +242,7 @@ async def test_a_standby_checks_the_lease_once_a_round(
     assert posts(office) == 1
 
 
-async def test_a_process_with_an_expired_claim_records_nothing(
+async def test_an_expired_claim_records_nothing(
     office: Office, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one posts and is frozen; the second one has the message when it comes back, and says it failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -41,10 +42,8 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
     ]
     before = refused()
     with capture_logs() as output:
-        answers = [
-            await office.world.http.post("/slack/events", content=body, headers=headers)
-            for body, headers in bodies
-        ]
+        post = partial(office.world.http.post, "/slack/events")
+        answers = [await post(content=body, headers=headers) for body, headers in bodies]
     assert [answer.status_code for answer in answers] == [401, 401, 401, 401, 400, 413]
     assert refused() - before == 6
     lines = [one for one in output if one["event"] == "slack_delivery_refused"]
@@ -106,7 +105,7 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
     await asked_again(elsewhere, len(elsewhere.faults.calls) + 4)
 
 
-async def test_nothing_is_sent_before_the_token_owner_is_confirmed(
+async def test_an_unconfirmed_token_sends_nothing(
     open_office: OpenOffice, slack_and_faults: SlackAndFaults
 ) -> None:
     slack, faults = slack_and_faults
@@ -129,10 +128,7 @@ OPEN = "apps.connections.open"
 AWAY: dict[str, Fault] = {
     "invalid_auth": NotOk("invalid_auth"), "connection_lost": CutBefore(), "no_answer": Hang(20)
 }  # fmt: skip
-CODES = [
-    "invalid_auth",
-    *(pytest.param(code, marks=pytest.mark.long) for code in ("connection_lost", "no_answer")),
-]
+CODES = [pytest.param(code, marks=[pytest.mark.long] * (code != "invalid_auth")) for code in AWAY]
 
 
 async def connected(office: Office) -> None:

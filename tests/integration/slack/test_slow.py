@@ -109,9 +109,7 @@ async def test_facts_slower_than_slack_decide_nothing(office: Office, slow_facts
     assert await office.votes() == []
 
     other, second = await office.asked(501, "b")
-    assert await office.sent(dana, "deny", value_of(second), "not this one") == "", (
-        "a deny waits for no facts"
-    )
+    assert await office.sent(dana, "deny", value_of(second), "not this one") == "", "a deny needs no facts"
     assert (await office.state(other), await office.votes()) == ("denied", [("maya", "deny", False)])
 
     slow_facts.set()

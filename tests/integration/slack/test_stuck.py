@@ -89,9 +89,7 @@ async def test_an_unexplained_error_is_abandoned_after_a_while_and_blocks_no_oth
     assert (status.failures, status.dead) == (0, 1)
     await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
-    assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, (
-        "the line after it brings its card after all"
-    )
+    assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, "the next line brings its card after all"
 
 
 async def test_errors_of_slack_itself_abandon_no_message(office: Office) -> None:
@@ -249,9 +247,7 @@ async def test_a_thread_that_is_gone_has_its_card_posted_anew_and_loses_no_line(
 
 
 @pytest.mark.parametrize("error", ["invalid_blocks", "msg_too_long"])
-async def test_blocks_that_are_refused_leave_a_bare_card_that_leads_to_the_page(
-    office: Office, error: str
-) -> None:
+async def test_refused_blocks_leave_a_bare_card_with_a_link(office: Office, error: str) -> None:
     office.faults.on.next(POST, NotOk(error))
     office.faults.on.next(UPDATE, NotOk(error))
     view, card = await office.asked(quiet=True)

@@ -107,9 +107,7 @@ def test_slack_test_reports_wrong_settings_and_posts_nothing(shell: Shell, tmp_p
     assert f"[slack]: bot_token_file: the file {tmp_path / 'nowhere'} is missing" in result
 
 
-def test_slack_commands_work_while_the_service_runs(
-    shell: Shell, tmp_path: Path, own_bundle: Payments
-) -> None:
+def test_commands_work_with_a_running_service(shell: Shell, tmp_path: Path, own_bundle: Payments) -> None:
     slack, faults, port = shell.slack, shell.faults, free_port()
     shutil.copytree(fresh_data(), tmp_path / "data")
     code, result = shell.run("status")
@@ -119,10 +117,9 @@ def test_slack_commands_work_while_the_service_runs(
         asyncio.run(until(slack.is_connected))
         code, result = shell.run("status")
         assert code == 0
-        assert result.splitlines() == [
-            f"{slack.team_id}  waiting 0  failed 0",
-            f"payloads arrive over HTTP at http://127.0.0.1:{port}/slack/events and over Socket Mode (connected)",
-        ]
+        address = f"http://127.0.0.1:{port}/slack/events"
+        arrive = f"payloads arrive over HTTP at {address} and over Socket Mode (connected)"
+        assert result.splitlines() == [f"{slack.team_id}  waiting 0  failed 0", arrive]
         assert shell.test()[0] == 0
         faults.on.always("*", NotOk("token_revoked"))
         event = {

@@ -74,9 +74,7 @@ ACCOUNTS: Final[list[tuple[dict[str, Any], str]]] = [
 ]  # fmt: skip
 
 
-async def test_an_account_that_is_no_full_members_decides_nothing_though_it_is_linked(
-    office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_full_members_decide(office: Office, card: Json, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was a member's when it was linked; what it is now counts."""
     monkeypatch.setattr(client, "ACCOUNT_TIMEOUT_S", 20.0)  # a busy machine is no doubt about who it is
     dana = await office.link("maya")
@@ -105,7 +103,7 @@ async def test_a_payload_cannot_claim_membership(office: Office, card: Json) -> 
     await refused(office, "U0XIMENA", card, "another workspace", user__team_id=office.app.team_id)
 
 
-async def test_an_unconfirmed_account_decides_nothing(
+async def test_unconfirmed_accounts_refuse(
     office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Doubt is a refusal, and a moment later there is none."""

@@ -201,9 +201,7 @@ async def test_keys_are_turned_off_by_a_form_and_stay_off(bank: Bank) -> None:
 # --------------------------------------------------------------------------------------------- news meanwhile
 
 
-async def test_the_stream_carries_ids_and_kinds_and_no_markup(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_stream_has_ids_and_kinds_only(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.2)
 
     async def heard(after: int, about: str | None = None) -> str:

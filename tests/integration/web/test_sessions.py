@@ -58,7 +58,7 @@ async def test_opening_the_link_does_not_use_it_and_signing_in_replaces_the_sess
     holds(answer.text, without=["<script>1"])
 
 
-async def test_https_sites_have_host_cookies_and_without_development_links_there_is_no_way_in(
+async def test_https_sites_have_host_cookies_and_no_development_links(
     tmp_path: Path,
 ) -> None:
     site, bundle = "https://sign.example", Payments(tmp_path / "bundle").path
@@ -67,15 +67,8 @@ async def test_https_sites_have_host_cookies_and_without_development_links_there
         world.app.state.pages.set_session(answered := Response(), "secret")
     holds(answer.headers["strict-transport-security"], "max-age=63072000")
     cookie = answered.headers["set-cookie"]
-    holds(
-        cookie,
-        "__Host-countersign=secret;",
-        "Secure",
-        "HttpOnly",
-        "Path=/",
-        "SameSite=lax",
-        without=["Domain"],
-    )
+    attributes = ("Secure", "HttpOnly", "Path=/", "SameSite=lax")
+    holds(cookie, "__Host-countersign=secret;", *attributes, without=["Domain"])
     async with running(tmp_path / "data", bundle, dev_signin=False) as world:
         assert (await world.http.get("/sign-in/dev", params={"token": "x"})).status_code == 403
         answer = await world.http.post("/sign-in/dev", data={"token": "x"}, headers=OWN_PAGE)
@@ -111,10 +104,8 @@ async def test_the_theme_is_kept_and_leads_back(bank: Bank) -> None:
         answer = await maya.send("/theme", theme="dark", back=back)
         assert answer.headers["location"] == ("/" if back in ELSEWHERE else back), back
     kept = answer.headers["set-cookie"].split(";")[0]
-    for theme, drawn in (
-        (kept, '<html lang="en" data-theme="dark">'),
-        ("countersign_dev_theme=x onload=1", "<html"),
-    ):
+    themes = [(kept, '<html lang="en" data-theme="dark">'), ("countersign_dev_theme=x onload=1", "<html")]
+    for theme, drawn in themes:
         text = (await bank.http.get("/", headers={"Cookie": f"{cookie}; {theme}"})).text
         holds(text, drawn, without=["onload=1"])
     assert (await maya.send("/theme", theme='"><b>', back="/")).status_code == 400
