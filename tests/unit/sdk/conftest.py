@@ -13,7 +13,7 @@ from countersign import tracing
 from countersign.journal import open_database
 from countersign.journal.location import JournalLocation
 from countersign.journal.verification import verify
-from tests.fakes.desk import Desk, make_desk, refund_tool
+from tests.fakes.desk import Desk, charge_tools, make_desk, refund_tool
 from tests.unit.sdk.journals import engine, journal_database, place, server
 
 __all__ = ["desk", "engine", "journal_database", "place", "server"]
@@ -40,6 +40,12 @@ def desk(tmp_path: Path, place: JournalLocation, request: pytest.FixtureRequest)
 def refund(desk: Desk) -> Callable[..., Any]:
     """The tool most tests use."""
     return refund_tool(desk)
+
+
+@pytest.fixture
+def charge(desk: Desk) -> Callable[..., Any]:
+    """A charge, which `void` compensates."""
+    return charge_tools(desk)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What `import countersign` offers is one list, however it is asked for."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 that a program meets names the next step.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re
@@ -90,7 +88,7 @@ def documented_parents() -> dict[str, str]:
     return reported
 
 
-def test_the_page_tells_of_every_error_below_the_one_it_is_a_kind_of() -> None:
+def test_the_page_lists_every_error_below_its_base() -> None:
     kinds = {kind.__name__: kind.__base__ for kind in every_error()}
     parents = {name: base.__name__ for name, base in kinds.items() if base is not None}
     assert documented_parents() == parents | {"CountersignError": "", "IndependentFailures": ""}
@@ -172,13 +170,8 @@ def settings_error(*_: object) -> object:
 
 
 def price_unknown(_: object, desk: Desk) -> None:
-    with llm_call(
-        "m",
-        prompt=SECRET,
-        budgets=[Budget("b", "money", 1, "day", "USD")],
-        max_tokens=9,
-        runtime=desk.runtime,
-    ):
+    budget = Budget("b", "money", 1, "day", "USD")
+    with llm_call("m", prompt=SECRET, budgets=[budget], max_tokens=9, runtime=desk.runtime):
         pass
 
 

@@ -1,9 +1,7 @@
 """A small database and a folder of files for the live lane, with a tool on each."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +20,7 @@ def database(notes: Path) -> SQLiteAdapter:
 
 
 @pytest.fixture
-def note(desk: Desk, database: SQLiteAdapter) -> Callable[[str, str], int]:
+def note(desk: Desk, database: SQLiteAdapter) -> Any:
     """Raises after it has written, where the text is "bad"."""
     return note_tool(desk, database)
 

@@ -1,9 +1,6 @@
 """A session that began inside a nested block, on an adapter without savepoints: nothing of it outlives the refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,7 +73,7 @@ def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain
     assert rows == [(1, "undone"), (1, "undone"), (1, "kept")]
 
 
-def test_the_others_are_still_taken_back(desk: Desk, notes: Path, note: Note, plain: Plain, put: Put) -> None:
+def test_the_others_are_still_taken_back(desk: Desk, notes: Any, note: Note, plain: Plain, put: Put) -> None:
     """Also an outer block, which had set one in a session that an inner could not."""
     with desk.step() as txn:
         note("o-0", "before")
@@ -98,7 +95,7 @@ def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain:
     assert (plain.used, plain.snapshot(), txn.state) == (["set"], {}, "ended")
 
 
-def test_one_that_sticks_takes_it_all(desk: Desk, notes: Path, note: Note, plain: Plain, put: Put) -> None:
+def test_one_that_sticks_takes_it_all(desk: Desk, notes: Any, note: Note, plain: Plain, put: Put) -> None:
     plain.sticks = True
     with pytest.raises((errors.SavepointLost, OSError)), desk.step():
         note("o-1", "before")

@@ -1,8 +1,4 @@
-"""A live commit that nobody answered: it is told as not known, nothing of it is taken back, and whoever comes next asks
-the adapter again.
-"""
-
-from __future__ import annotations
+"""A live commit without an answer is reported as unknown, nothing of it is undone, and the next run asks it again."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +56,7 @@ def done(desk: Desk) -> list[str]:
 
 
 @ARRIVES
-def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
+def test_live_work_alone_is_unsettled_until_its_adapter_answers(
     desk: Desk, notes: Path, root: Path, files: FilesAdapter, silent: Silent, note: Note, arrives: bool
 ) -> None:
     """What would have been committed after it is finished with it, where it outlives its session."""

@@ -2,8 +2,6 @@
 journal calls nothing undone that is in effect.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,14 +41,12 @@ def interrupted(place: Any, name: str, when: str, error: BaseException) -> Itera
     real, left = getattr(place, name), [1]
 
     def act(self: Any, *args: Any, **options: Any) -> Any:
-        strikes = left[0] > 0 and (name != "run_internal" or args[0] == "COMMIT")
-        left[0] -= int(strikes)
-        if strikes and when == "before":
-            raise error
-        answer = real(self, *args, **options)
-        if strikes:
-            raise error
-        return answer
+        if not left[0] or (name == "run_internal" and args[0] != "COMMIT"):
+            return real(self, *args, **options)
+        left[0] = 0
+        if when == "after":
+            real(self, *args, **options)
+        raise error
 
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(place, name, act)
@@ -62,7 +58,7 @@ PLACES = {
     "as the first COMMIT returns": (LiveConnection, "run_internal", "after"),
     "before the files are put in place": (FilesSession, "commit", "before"),
     "while the files are put in place": (SessionFolder, "_apply", "after"),
-    "as the files stand": (FilesSession, "commit", "after"),
+    "as the files are in place": (FilesSession, "commit", "after"),
     "while it is tidied up": (FilesSession, "close", "before"),
 }
 
@@ -87,9 +83,7 @@ def test_an_interrupt_among_the_commits_does_not_part_them(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_kept_effects_are_recorded_before_the_interrupt(
-    desk: Desk, run: Run, error: type[BaseException]
-) -> None:
+def test_kept_effects_are_recorded_before_the_interrupt(desk: Desk, run: Run, error: Any) -> None:
     with interrupted(LiveConnection, "run_internal", "after", error()), pytest.raises(error):
         run(False)
     (record,) = desk.runtime.journal.transactions.find("t-1")

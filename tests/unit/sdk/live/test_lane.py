@@ -1,7 +1,5 @@
 """Live effects run at once, and are kept or undone with their transaction."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable
@@ -73,9 +71,10 @@ def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(desk: Desk, notes: P
     assert seen == [[]], "the live lane commits after the staged effects fired"
 
 
-@pytest.mark.parametrize(
-    "error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
-)
+FAILURES = [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
+
+
+@pytest.mark.parametrize("error", FAILURES)
 def test_any_failure_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note: Note, error: Any) -> None:
     refund = refund_tool(desk)
     if error is errors.ServiceUnavailable:
@@ -144,9 +143,8 @@ def test_committed_files_are_undone(desk: Desk, root: Path, files: FilesAdapter,
         real(source, target, **where)
 
     monkeypatch.setattr(os, "rename", full)
-    failed = fails(
-        desk, errors.LiveCommitFailed, (save, "a"), (save_two,), (charge, "o-1", 100), match="No space"
-    ).error
+    calls = (save, "a"), (save_two,), (charge, "o-1", 100)
+    failed = fails(desk, errors.LiveCommitFailed, *calls, match="No space").error
     assert (seen, failed.committed, done(desk)) == (["new"], (), ["charge", "void"])
     assert not (root / "a").exists() and not (desk.folder / "two" / "b").exists()
 
@@ -166,7 +164,6 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
         (root / "a").write_text("theirs")
     reported = moved.value
     assert (reported.adapter, reported.key, reported.read, reported.expected) == ("root", "a", False, None)
-    assert reported.now is not None
     assert ((root / "a").read_text(), desk.done) == ("theirs", [])
     note = str(desk.runtime.journal.transactions.find("t-1")[0].note)
     assert note.startswith("IsolationConflict: ") and "'a'" in note

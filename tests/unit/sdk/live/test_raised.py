@@ -1,7 +1,5 @@
 """A live call that raised is rolled back by its savepoint and is no part of the list, for any result of the others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os
@@ -14,11 +12,12 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tool, transaction
-from countersign.journal.export import describe_transaction
 from countersign.journal.queries import LIVE_LANE, TransactionFilter, count
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, notes_database, notes_in, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.fakes.running import run_async
+from tests.unit.sdk.full_disk import full
+from tests.unit.sdk.journals import BOTH, document
 
 Note = Callable[[str, str], int]
 RAISED = ("note", "undone", "note raised ValueError: bad note")
@@ -67,10 +66,8 @@ def test_the_journal_records_undone_and_kept_effects(desk: Desk, notes: Path, no
     assert notes_in(notes) == [("o-1", "first"), ("o-2", "second")]
     (counted,) = count(desk.runtime.journal.database, TransactionFilter())["tools"]
     assert (counted["fired"], counted["states"]) == (2, {"kept": 2, "undone": 1})
-    reported = describe_transaction(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])[
-        "effects"
-    ]
-    assert [(one["state"], one["error"]) for one in reported] == [KEPT[1:], RAISED[1:], KEPT[1:]]
+    (described,) = document(desk.runtime.journal, "t-1")["transactions"]
+    assert [(one["state"], one["error"]) for one in described["effects"]] == [KEPT[1:], RAISED[1:], KEPT[1:]]
 
 
 @pytest.mark.parametrize("then", ["a block is taken back", "calls are put in order"])
@@ -142,14 +139,12 @@ def test_one_that_was_cancelled_is_undone(desk: Desk, notes: Path, database: SQL
         database.connection.execute("INSERT INTO notes VALUES (?, 'done')", (str(seconds),))
         await asyncio.sleep(seconds)
 
-    async def body() -> None:
-        async with desk.step():
-            await dawdle(0)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await dawdle(60)
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await dawdle(60)
 
-    asyncio.run(body())
+    asyncio.run(run_async(desk, (dawdle, 0), (cancelled,)))
     assert [row[2] for row in live_rows(desk)] == [None, "dawdle raised CancelledError"]
     assert (len(notes_in(notes)), live_count(desk)) == (1, 1)
 
@@ -209,9 +204,7 @@ def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Pat
 # ------------------------------------------------------------------------------ nothing is claimed that is not known
 
 
-def test_a_lost_session_notes_nothing_early(
-    desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
-) -> None:
+def test_a_lost_session_notes_nothing_early(desk: Desk, notes: Path, database: Any, note: Note) -> None:
     @tool("end_it", lane="live", adapter=database, registry=desk.registry)
     def end_it() -> None:
         """Have SQLite end the transaction."""
@@ -225,13 +218,11 @@ def test_a_lost_session_notes_nothing_early(
     assert (rows_of_run(desk, txn), notes_in(notes)) == ([("undone", None), ("undone", None)], [])
 
 
-def test_an_untold_journal_commits_nothing(desk: Desk, notes: Path, note: Note, monkeypatch: Any) -> None:
+def test_a_journal_that_takes_no_error_commits_nothing(
+    desk: Desk, notes: Path, note: Note, monkeypatch: Any
+) -> None:
     """The program still hears what its tool raised."""
     refund = refund_tool(desk)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise errors.JournalError("the disk is full")
-
     lost = pytest.raises(errors.SavepointLost, match="bad note, and that could not be journaled: the disk")
     with lost, desk.step() as txn:
         note("o-1", "first")

@@ -1,7 +1,5 @@
 """Errors of live adapters leave the block without the secrets that the adapter was given."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,13 +85,11 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 Breaks = Callable[..., None]
+SEEN: Any = {"read": True, "expected": SECRET, "now": SECRET}
 RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
     "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), errors.ToolRaised),
     "what cannot be snapshotted": (lambda: errors.NotStageable(f"{SECRET!r} is a folder"), errors.ToolRaised),
-    "a conflict": (
-        lambda: errors.IsolationConflict("memory", SECRET, read=True, expected=SECRET, now=SECRET),
-        errors.IsolationConflict,
-    ),
+    "a conflict": (lambda: errors.IsolationConflict("memory", SECRET, **SEEN), errors.IsolationConflict),
     "a record that is damaged": (lambda: errors.JournalError("the record is damaged"), errors.JournalError),
 }
 
@@ -101,7 +97,7 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
 @pytest.mark.parametrize("staged", [True, False], ids=["with staged effects", "alone"])
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
-def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secret(
+def test_errors_before_the_redemption_hide_secrets(
     desk: Desk, put: Put, breaks: Breaks, method: str, error: Any, kind: type[Exception], staged: bool
 ) -> None:
     refund = refund_tool(desk)
@@ -127,9 +123,7 @@ def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Put, br
 
 
 @pytest.mark.parametrize("methods", [["undo"], ["undo", "commit"]], ids=["the body raises", "it ends well"])
-def test_an_undo_that_fails_is_not_noted_as_done(
-    desk: Desk, put: Put, breaks: Breaks, methods: list[str]
-) -> None:
+def test_an_undo_that_fails_is_not_noted_as_done(desk: Desk, put: Put, breaks: Breaks, methods: Any) -> None:
     breaks(*methods)
     with pytest.raises(errors.ToolRaised) as reported, desk.step() as txn:
         put(SECRET)
@@ -143,10 +137,8 @@ def test_an_undo_that_fails_is_not_noted_as_done(
 def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: Any, how: str) -> None:
     cannot = raising(ValueError(SECRET))
     broken = cannot if how == "savepoint" else lambda _: Savepoint(cannot, cannot)
-    with (
-        pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError") as reported,
-        desk.step(),
-    ):
+    lost = pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError")
+    with lost as reported, desk.step():
         put(SECRET)
         monkeypatch.setattr(MemorySession, "savepoint", broken)
         with transaction():
@@ -194,10 +186,11 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, file
 
 
 def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
-    put = put_tool(desk, files, moving(root, files), secret=False)
-    fails(
-        desk, errors.IsolationConflict, (put, "rent"), match="'rent' of 'root' was overwritten at no version"
+    put, named = (
+        put_tool(desk, files, moving(root, files), secret=False),
+        "'rent' of 'root' was overwritten at no",
     )
+    fails(desk, errors.IsolationConflict, (put, "rent"), match=named)
 
 
 def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:

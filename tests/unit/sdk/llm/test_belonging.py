@@ -1,8 +1,5 @@
 """Which budgets count a call to a model, as which run: those of the transaction around it, or of the firing tool."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,22 +9,21 @@ import pytest
 from countersign import (
     Budget,
     BudgetExceeded,
+    EffectFailed,
     Happened,
     JournalSealed,
-    NotDone,
-    ProbeAnswer,
     Transaction,
     llm_call,
     probe,
     record_llm,
     replay,
     run_transaction,
-    tool,
     transaction,
     use_runtime,
 )
-from tests.fakes.desk import Desk, answering_tool, failing_tool, make_desk, refund_tool
+from tests.fakes.desk import Desk, answering_tool, make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
+from tests.fakes.running import order_tool, refusing_tool
 from tests.unit.sdk.journals import document
 from tests.unit.sdk.llm.asking import MODEL, Make, calls, usage_of
 
@@ -36,7 +32,7 @@ RUN = Budget("a-run", "calls", 1, "run")
 
 
 @contextmanager
-def another(folder: Path) -> Iterator[Desk]:
+def another(folder: Path) -> Any:
     """A desk with a journal and budgets of its own."""
     folder.mkdir()
     desk = make_desk(folder)
@@ -57,23 +53,18 @@ def runs(desk: Desk) -> list[str | None]:
 def thinking_tool(desk: Desk, **said: Any) -> Any:
     """A staged tool that asks a model while it fires."""
 
-    @tool("think", resource=("Order", "order_id"), registry=desk.registry, **said)
+    @order_tool(desk, **said)
     def think(order_id: str) -> str:
-        """Ask a model about an order."""
         ask_here()
-        desk.act("think", order_id)
         return "thought"
 
-    desk.publish(think)
     return think
 
 
 # ------------------------------------------------------------------------------------------------ the block around it
 
 
-def test_the_budgets_are_those_of_the_transaction_around_or_of_the_runtime_named(
-    make: Make, tmp_path: Path
-) -> None:
+def test_budgets_are_those_of_the_transaction_or_of_the_runtime_named(make: Make, tmp_path: Path) -> None:
     desk = make(RUN, DAY)
     with another(tmp_path / "other") as other, use_runtime(other.runtime):
         with transaction("t-1", runtime=desk.runtime):
@@ -100,24 +91,16 @@ def test_a_tool_that_asks_a_model_does_it_in_the_run_of_its_transaction(make: Ma
 
 def test_probes_and_compensations_belong_to_the_run_too(make: Make) -> None:
     desk = make(Budget("a-run", "calls", 5, "run"))
+    probe("recall", registry=desk.registry)(lambda order_id: ask_here() or Happened(None))
 
-    @probe("recall", registry=desk.registry)
-    def recall(order_id: str) -> ProbeAnswer:
-        ask_here()
-        return Happened(None)
-
-    @tool("forget", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def forget(order_id: str) -> None:
-        """Take it back."""
         ask_here()
         desk.act("forget", order_id)
 
     undone: Any = {"compensate": "forget", "compensation_map": {"order_id": "args:/order_id"}}
-    lost = ConnectionResetError("the answer was lost")
-    keep = answering_tool(desk, lost, name="keep", probe="recall", **undone)
-    desk.publish(forget)
-    with pytest.raises(Exception, match="did not happen"):
-        desk.run((keep, "o-1"), (failing_tool(desk, NotDone("no such order"), acts=False), "o-2"))
+    keep = answering_tool(desk, ConnectionResetError("lost"), name="keep", probe="recall", **undone)
+    desk.run((keep, "o-1"), (refusing_tool(desk), "o-2"), raises=EffectFailed)
     assert (runs(desk), desk.done[-1]) == (["t-1", "t-1"], ("forget", "o-1"))
 
 

@@ -1,11 +1,8 @@
 """Budgets: each is asked before the model, and what it cannot weigh is not called."""
 
-from __future__ import annotations
-
 import sqlite3
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,8 +12,6 @@ import pytest
 
 from countersign import Budget, BudgetExceeded, MisuseError, SettingsError, Stopped, llm_call
 from countersign.journal import Journal, spending
-from countersign.journal.database import Database
-from countersign.journal.location import JournalLocation
 from countersign.journal.spending import BudgetHold
 from tests.fakes.desk import make_desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
@@ -43,17 +38,16 @@ LAST_SECOND = datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC).timestamp()
 TODAY, TOMORROW = "2026-11-23", "2026-11-24"
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        Budget("b", "tokens", 2999, "day"),
-        Budget("b", "money", "0.013999", "day", "USD"),
-        Budget("b", "seconds", 29, "day"),
-        Budget("b", "calls", 0, "day"),
-        Budget("b", "tokens", 2999, "run"),
-    ],
-    ids=["tokens", "money", "seconds", "calls", "tokens of a run"],
-)
+TOO_SMALL: list[Any] = [
+    Budget("b", "tokens", 2999, "day"),
+    Budget("b", "money", "0.013999", "day", "USD"),
+    Budget("b", "seconds", 29, "day"),
+    Budget("b", "calls", 0, "day"),
+    Budget("b", "tokens", 2999, "run"),
+]
+
+
+@pytest.mark.parametrize("budget", TOO_SMALL, ids=["tokens", "money", "seconds", "calls", "tokens of a run"])
 def test_a_budget_is_reserved_before_the_model_is_called(make: Make, budget: Budget) -> None:
     desk, vendor = make(budget), Vendor()
     with pytest.raises(BudgetExceeded) as exceeded:
@@ -130,11 +124,7 @@ def test_every_matching_budget_must_suffice(make: Make) -> None:
     assert [may(desk), may(desk)] == [True, True]
     with pytest.raises(BudgetExceeded, match="'calls'"):
         ask(desk, Vendor())
-    assert (usage_of(desk, "mine"), usage_of(desk, "calls"), usage_of(desk, "theirs")) == (
-        (2, 0),
-        (2, 0),
-        (0, 0),
-    )
+    assert [usage_of(desk, one) for one in ("mine", "calls", "theirs")] == [(2, 0), (2, 0), (0, 0)]
 
 
 def test_a_call_may_bring_a_budget_of_its_own(make: Make) -> None:
@@ -228,11 +218,9 @@ def test_a_journal_of_before_budgets_is_given_their_tables(make: Make) -> None:
     refund = refund_tool(desk)
     desk.run((refund, "o-1", 100))
     desk.runtime.close()
-    old = sqlite3.connect(desk.runtime.settings.journal_path)
-    for table in ("llm_holds", "llm_calls", "spent", "budgets"):
-        old.execute(f"DROP TABLE {table}")
-    old.commit()
-    old.close()
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as old:
+        for table in ("llm_holds", "llm_calls", "spent", "budgets"):
+            old.execute(f"DROP TABLE {table}")
     with desk.restarted() as later:
         ask(later, Vendor())
         assert usage_of(later, "calls") == (1, 0)
@@ -284,43 +272,24 @@ def test_budgets_of_a_file_and_of_code_count_together(make: Make, tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_two_cannot_take_the_same(place: JournalLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_cannot_take_the_same(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
-    cap = BudgetHold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
-    second_done = threading.Event()
-    looked: list[str] = []
-    look, unit = spending.shortage, Database.unit
+    cap, look = BudgetHold("cap", "tokens", "day", "", 100, "2026-11-23", 90), spending.shortage
+    others: list[Any] = []
+
+    def reserve(name: str) -> object:
+        with closing(Journal(place)) as journal:
+            return journal.spending.reserve(name, None, MODEL, [cap])
 
     def look_and_wait(*given: Any) -> Any:
         found = look(*given)
-        looked.append(threading.current_thread().name)
-        if looked == ["first"]:
-            second_done.wait(0.5)  # in vain, where the second has to wait for the first
+        if not others:
+            others.append(pool.submit(reserve, "second"))
+            wait(others, 0.5)  # in vain, as looking and taking are one unit
         return found
 
-    def unit_and_wait(self: Database, *, durable: bool) -> Any:
-        if looked and threading.current_thread().name == "first":
-            second_done.wait(5)  # never, where looking and taking are one unit
-        return unit(self, durable=durable)
-
-    def reserve(name: str) -> object:
-        threading.current_thread().name = name
-        if name == "second":
-            while not looked:
-                time.sleep(0.001)
-        journal = Journal(place)
-        try:
-            return journal.spending.reserve(name, None, MODEL, [cap])
-        finally:
-            journal.close()
-            if name == "second":
-                second_done.set()
-
     monkeypatch.setattr(spending, "shortage", look_and_wait)
-    monkeypatch.setattr(Database, "unit", unit_and_wait)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(reserve, ["first", "second"])
-    assert (first, second) == (None, spending.Shortage(cap, 0, 90))
-    journal = Journal(place)
-    assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]
-    journal.close()
+    with ThreadPoolExecutor(1) as pool:
+        assert (reserve("first"), others[0].result()) == (None, spending.Shortage(cap, 0, 90))
+    with closing(Journal(place)) as journal:
+        assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]

@@ -1,7 +1,5 @@
 """Calls to models: each is recorded from its response, and nothing is guessed that the response does not say."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -10,17 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from countersign import (
-    Budget,
-    BudgetExceeded,
-    CallNotRecorded,
-    Denied,
-    MisuseError,
-    NotDone,
-    UsageUnknown,
-    llm_call,
-    record_llm,
-)
+from countersign import Budget, BudgetExceeded, CallNotRecorded, UsageUnknown, errors, llm_call, record_llm
 from tests.fakes.desk import refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OLLAMA, OPENAI_CHAT, SECRET, as_object, with_count, without
 from tests.unit.sdk.llm.asking import (
@@ -106,11 +94,11 @@ def test_a_call_is_recorded_once_also_after_its_block(make: Make) -> None:
         call.record({"usage": None})
     call.record(OPENAI_CHAT)
     assert (usage_of(desk, "tokens"), states(desk)) == ((1500, 0), ["done"])
-    with pytest.raises(MisuseError, match="one block is one call"):
+    with pytest.raises(errors.MisuseError, match="one block is one call"):
         call.record(with_count(OPENAI_CHAT, 1, "usage", "completion_tokens"))
     with pytest.raises(UsageUnknown):
         call.record(None)
-    with pytest.raises(MisuseError, match="stays as it is"):
+    with pytest.raises(errors.MisuseError, match="stays as it is"):
         call.release()
     assert (usage_of(desk, "tokens"), states(desk)) == ((1500, 0), ["done"])
 
@@ -143,7 +131,7 @@ class RateLimitedError(Exception):
 
 SAID: dict[str, Any] = {"not_made": (RateLimitedError,)}
 ENDS = {
-    "the program knows that nothing was done": (NotDone("never sent"), {}, "released", 0),
+    "the program knows that nothing was done": (errors.NotDone("never sent"), {}, "released", 0),
     "an exception that means so": (RateLimitedError(), SAID, "released", 0),
     "the same, when it is not declared": (RateLimitedError(), {}, "unknown", 3000),
     "a lost answer": (TimeoutError(), SAID, "unknown", 3000),
@@ -198,10 +186,10 @@ def test_calls_that_were_made_count_in_runs_that_came_to_nothing(make: Make, end
     """What was paid for was paid for; what was never sent was not."""
     desk = make(TOKENS)
     refund = refund_tool(desk)
-    with pytest.raises((RuntimeError, Denied)), desk.step():
+    with pytest.raises((RuntimeError, errors.Denied)), desk.step():
         ask(desk, Vendor())
-        with pytest.raises(NotDone):
-            ask(desk, Vendor(error=NotDone("never sent")))
+        with pytest.raises(errors.NotDone):
+            ask(desk, Vendor(error=errors.NotDone("never sent")))
         refund("o-1", DENIED)
         if end == "its body raises":
             raise RuntimeError("of the body")
@@ -213,9 +201,9 @@ def test_a_block_is_used_once(make: Make) -> None:
     once = llm_call(MODEL, runtime=desk.runtime)
     with once as call:
         call.record(OPENAI_CHAT)
-    with pytest.raises(MisuseError, match="was used already"), once:
+    with pytest.raises(errors.MisuseError, match="was used already"), once:
         pass
-    with pytest.raises(MisuseError, match="before it was entered"):
+    with pytest.raises(errors.MisuseError, match="before it was entered"):
         llm_call(MODEL, runtime=desk.runtime).__exit__(None, None, None)
     assert usage_of(desk, "calls") == (1, 0)
 
@@ -302,6 +290,6 @@ def test_what_does_not_say_is_not_recorded(make: Make, response: Any, said: dict
 @pytest.mark.parametrize("wrong", [{"run": ""}, {"model": "m" * 201}, {"seconds": -1}], ids=str)
 def test_invalid_parameters_are_refused_first(make: Make, wrong: dict[str, Any]) -> None:
     desk = make(CALLS)
-    with pytest.raises(MisuseError):
+    with pytest.raises(errors.MisuseError):
         record_llm(None, runtime=desk.runtime, **wrong)
     assert calls(desk) == []

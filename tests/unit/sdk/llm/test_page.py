@@ -1,8 +1,5 @@
 """The examples of docs/how-to/model-costs.md work unchanged."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +24,7 @@ def a_desk(folder: Path, budgets: str) -> Any:
     return make_desk(folder, prices_path=folder / "prices.toml", budgets_path=folder / "budgets.toml")
 
 
-def run(create: Callable[..., Any]) -> None:
+def run(create: Any) -> None:
     client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
     exec(PROGRAM, {"client": client, "messages": [{"role": "user", "content": "Hello"}]})
 

@@ -1,13 +1,9 @@
 """A span for each call to a model, by the conventions' names, and nothing in it that was said."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
@@ -19,13 +15,13 @@ MODEL = "example-opus"
 
 
 @pytest.fixture
-def desk(tmp_path: Any) -> Iterator[Desk]:
+def desk(tmp_path: Any) -> Any:
     made = make_desk(tmp_path, budgets=(Budget("two", "calls", 2, "day"),))
     with made.runtime:
         yield made
 
 
-def one(spans: InMemorySpanExporter) -> ReadableSpan:
+def one(spans: InMemorySpanExporter) -> Any:
     (span,) = spans.get_finished_spans()
     return span
 
@@ -56,16 +52,12 @@ def test_a_failed_call_records_only_the_error_type(desk: Desk, spans: InMemorySp
     with pytest.raises(ValueError), llm_call(MODEL, runtime=desk.runtime):
         raise ValueError(SECRET)
     span_json = json.loads(one(spans).to_json())
-    assert (span_json["attributes"]["error.type"], span_json["status"]["status_code"]) == (
-        "ValueError",
-        "ERROR",
-    )
+    reported = span_json["attributes"]["error.type"], span_json["status"]["status_code"]
+    assert reported == ("ValueError", "ERROR")
     assert SECRET not in one(spans).to_json()
 
 
-def test_a_call_that_is_refused_and_one_that_is_recorded_afterwards_are_spans(
-    desk: Desk, spans: InMemorySpanExporter
-) -> None:
+def test_a_call_that_is_refused_and_one_that_is_recorded_afterwards_are_spans(desk: Desk, spans: Any) -> None:
     refused = llm_call(MODEL, budgets=[Budget("no", "calls", 0, "day")], runtime=desk.runtime)
     with pytest.raises(BudgetExceeded), refused:
         raise AssertionError("it was let through")

@@ -1,7 +1,5 @@
 """Drafts from an MCP server's `tools/list`: taken as far as they go, never at the server's word."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -315,9 +313,7 @@ COMPOSED: dict[str, tuple[Any, list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize(("given", "taken", "refused"), COMPOSED.values(), ids=COMPOSED)
-def test_a_composed_schema_is_closed_once_and_keeps_its_meaning(
-    given: Any, taken: list[Any], refused: list[Any]
-) -> None:
+def test_a_composed_schema_is_closed_once_and_keeps_its_meaning(given: Any, taken: Any, refused: Any) -> None:
     manifest = drafted({"name": "t", "inputSchema": given}).manifest
     assert manifest is not None
     closed = validator_of(manifest.args)

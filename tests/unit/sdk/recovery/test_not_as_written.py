@@ -1,7 +1,5 @@
 """A damaged record is never continued, and blocks no other transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -78,9 +76,7 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert "is not as the SDK wrote it" in damaged.note
     assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
     assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
-    assert reported(resume(desk.runtime)) == reported([damaged]), (
-        "it is kept up until somebody has looked at it"
-    )
+    assert reported(resume(desk.runtime)) == reported([damaged])  # until somebody has looked at it
     assert "could not be journaled" not in caplog.text, "nothing tried to write one on top of it"
 
 
@@ -99,10 +95,10 @@ def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Ste
 def test_one_that_cannot_be_read_is_kept_up_alone_and_named(desk: Desk) -> None:
     """How lists and exports name it: cli/test_damaged.py."""
     desk.approved("t-1", "t-2")
-    change(desk, f"UPDATE transactions SET state = 'whatever' WHERE {OF_IT}")
+    change(desk, f"UPDATE transactions SET state = 'strange' WHERE {OF_IT}")
     damaged, other = resume(desk.runtime)
     assert reported([damaged, other]) == [("t-1", None, None, True), ("t-2", "review", "settled", False)]
-    assert "unknown state 'whatever'" in damaged.note
+    assert "unknown state 'strange'" in damaged.note
     assert desk.done == [("refund", "o-t-2", 90_000)]
 
 

@@ -2,8 +2,6 @@
 lost work is undone, and other work is refused and never reported as done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -14,12 +12,11 @@ from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnkn
 from countersign.adapters.files_session import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
-from countersign.journal import Lease
 from countersign.journal.transactions import Transactions
 from countersign.journal.verification import find_damage
 from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
 from tests.fakes.running import fails
-from tests.unit.sdk.full_disk import full_after
+from tests.unit.sdk.full_disk import full, full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.transactions.looks import TXN
 
@@ -76,16 +73,12 @@ def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Note, paid: Call
 def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.transactions, "adopt_rerun", _full)
+        broken.setattr(desk.runtime.journal.transactions, "adopt_rerun", full)
         with pytest.raises(JournalError, match="full"):
             desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (notes_in(desk.folder / "notes.db"), live_rows(desk)) == ([], [(2, "note", "undone")])
     (found,) = resume(desk.runtime)
     assert (found.after, in_force(desk), desk.done) == ("settled", [], [("pay", "o-1")])
-
-
-def _full(*_: Any, **__: Any) -> None:
-    raise JournalError("the disk is full")
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
@@ -98,7 +91,7 @@ def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid:
 
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(FilesSession, "commit", dies)
-        broken.setattr(desk.runtime.journal.transactions, "end_live", _full)
+        broken.setattr(desk.runtime.journal.transactions, "end_live", full)
         desk.run(*calls, raises=SystemExit)
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
     assert in_force(desk) == [("note", "live"), ("save", "live")]
@@ -146,8 +139,7 @@ def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Calla
 def test_a_list_that_was_not_redeemed_takes_nothing_in(desk: Desk) -> None:
     journal = desk.runtime.journal
     journal.transactions.open(txn="t" * 43, agent="a", run_key="t-1", independent=False)
-    lease = journal.leases.acquire("t" * 43)
-    assert isinstance(lease, Lease)
+    lease: Any = journal.leases.acquire("t" * 43)
     with pytest.raises(JournalError, match="was not redeemed"):
         journal.transactions.adopt_rerun(lease, 1, journal.transactions.begin_staging(lease))
 
@@ -174,11 +166,10 @@ def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[s
     assert (again.outcome, again.result) == ("fired", {"refund_id": "r-o-1-5"})
 
 
-@pytest.mark.parametrize(
-    ("again", "replayed"),
-    [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)],
-    ids=["less", "the same", "more"],
-)
+AGAIN: list[Any] = [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)]
+
+
+@pytest.mark.parametrize(("again", "replayed"), AGAIN, ids=["less", "the same", "more"])
 def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, replayed: bool) -> None:
     desk.run((note, "o-1", "old"), (refund, "o-1", 5))
     calls = [*((note, *one) for one in again), (refund, "o-1", 5)]
@@ -203,28 +194,18 @@ def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pyte
     assert list(resume(desk.runtime)) == []
 
 
-def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(desk: Desk, note: Note) -> None:
-    refund = refund_tool(desk)
+def test_a_body_that_cannot_do_it_again_raises_with_a_note(desk: Desk, note: Note, refund: Any) -> None:
+    desk.run((note, "o-1", "sold"), (refund, "o-1", 5))
 
-    def step() -> None:
-        with desk.step():
-            if kept(desk):
-                raise LookupError("the last one is sold")
-            note("o-1", "sold")
-            refund("o-1", 5)
+    def sold() -> None:
+        raise LookupError("the last one is sold")
 
-    step()
-    with pytest.raises(LookupError) as reported:
-        step()
-    (said,) = reported.value.__notes__
+    (said,) = fails(desk, LookupError, (sold,)).error.__notes__
     assert "an earlier run of this key was redeemed or kept, and is settled." in said
-    with pytest.raises(LookupError) as new, desk.step("t-2"):
-        raise LookupError
-    assert not hasattr(new.value, "__notes__")
+    assert not hasattr(fails(desk, LookupError, (sold,), key="t-2").error, "__notes__")
 
 
-def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Note) -> None:
-    refund = refund_tool(desk)
+def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Note, refund: Any) -> None:
     otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran again on that run's results")
     for reported in (nullcontext(), otherwise):
         with reported, desk.step():

@@ -1,8 +1,9 @@
-"""A commit whose program is stopped (Ctrl-C, `sys.exit`, a cancelled task) before anything of it was begun: nobody but
-its own program begins it later.
+"""A commit whose program is stopped (Ctrl-C, `sys.exit`, a cancelled task) before any effect fired: only the same
+program continues it.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from countersign import AlreadyRedeemed, FilesAdapter, ReviewPending, resume
 from countersign.contract import EffectState
 from countersign.journal import LocalTxn
-from countersign.journal.records import TransactionRecord
 from tests.fakes.desk import Desk, notes_in, save_tool, service_states
 from tests.unit.sdk.journals import BOTH
 
@@ -42,12 +42,11 @@ def _looks_at_once(desk: Desk) -> None:
 def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException] = KeyboardInterrupt) -> None:
     """Interrupt the program there: before the service has heard of it, or with its answer on the way."""
     path, answered = place
-    stops = error()
 
     def interrupt() -> None:
-        raise stops
+        raise error
 
-    desk.face.faults[path] = [interrupt if answered else stops]
+    desk.face.faults[path] = [interrupt if answered else error()]
 
 
 def pays(desk: Desk, key: str, refund: Call, live: Call | None = None, cents: int = 100, **step: Any) -> None:
@@ -72,7 +71,7 @@ def stopped(request: pytest.FixtureRequest, desk: Desk, refund: Call, note: Call
     return step
 
 
-def record_of(desk: Desk, key: str = "t-1") -> TransactionRecord:
+def record_of(desk: Desk, key: str = "t-1") -> Any:
     return desk.runtime.journal.transactions.find(key)[0]
 
 
@@ -125,11 +124,8 @@ def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(desk: Desk,
     stop_at(desk, PLACES["as the submission was answered"])
     pays(desk, "t-1", refund, raises=KeyboardInterrupt)
 
-    def dies(*_: Any) -> None:
-        raise SystemExit
-
     with pytest.MonkeyPatch.context() as death, pytest.raises(SystemExit):
-        death.setattr(desk.runtime.journal.effect_log, "write", dies)
+        death.setattr(desk.runtime.journal.effect_log, "write", lambda *_: sys.exit())
         resume(desk.runtime)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])

@@ -3,9 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -23,7 +21,7 @@ LOOK = f"/v1/transactions/{TXN}"
 AWAY = 12  # requests, each with its retries: more looks than one
 
 
-def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: float = 1.0) -> None:
+def away(desk: Desk, then: Any = lambda: None, *, seconds: float = 1.0) -> None:
     """The next polls fail; then something happens, and the service answers again."""
 
     def refuse() -> None:
@@ -59,7 +57,7 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, r
     assert desk.done == [("refund", "o-1", 90_000)]
 
 
-def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tmp_path: Path) -> None:
+def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tmp_path: Any) -> None:
     notes = notes_database(tmp_path)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
 

@@ -1,12 +1,11 @@
 """The SDK connects to the address in its settings, ignoring proxies and authorities of the environment."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,18 +27,9 @@ ENVIRONMENTS = {
 }
 
 
-@dataclass
-class Between:
-    """A service on loopback that denies everything, and a forger that releases everything under keys of its own."""
-
-    desk: Desk
-    refund: Callable[..., object]
-    forger: Face
-    forger_url: str
-
-
 @pytest.fixture
-def between(desk: Desk) -> Iterator[Between]:
+def between(desk: Desk) -> Iterator[SimpleNamespace]:
+    """A service on loopback that denies everything, and a forger that releases everything under keys of its own."""
     forger = Face(FakeService(now=time.time))
     with serving(desk.face) as url, serving(forger) as forger_url:
         desk.service._now = time.time
@@ -50,7 +40,7 @@ def between(desk: Desk) -> Iterator[Between]:
         forger.service.agents = desk.service.agents
         forger.service.manifests = desk.service.manifests
         forger.service.policy = lambda *_: Verdict.RELEASE
-        yield Between(desk, refund, forger, forger_url)
+        yield SimpleNamespace(desk=desk, refund=refund, forger=forger, forger_url=forger_url)
 
 
 def settings_of(desk: Desk, **changes: Any) -> Settings:
@@ -77,7 +67,7 @@ EITHER_WAY = pytest.mark.parametrize("fetch", [blocking, awaited])
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
 def test_a_proxy_of_the_environment_cannot_forge_a_release(
-    between: Between, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    between: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = between.desk
     for name, value in environment.items():
@@ -88,7 +78,7 @@ def test_a_proxy_of_the_environment_cannot_forge_a_release(
 
 
 @EITHER_WAY
-def test_plain_http_goes_direct_although_a_proxy_is_set(between: Between, fetch: Fetch) -> None:
+def test_plain_http_goes_direct_although_a_proxy_is_set(between: Any, fetch: Fetch) -> None:
     assert fetch(settings_of(between.desk, https_proxy=between.forger_url)) == "refund"
     assert between.forger.log == []
 
@@ -145,13 +135,13 @@ class Stranger(Quiet):
         self.send_error(404)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "reported"),
-    [
-        ("http", "answered 404 .*COUNTERSIGN_URL may name no policy service"),
-        ("https", r"https://127\.0\.0\.1:\d+ serves no https .*correct COUNTERSIGN_URL"),
-    ],
-)
+STRANGERS: list[Any] = [
+    ("http", "answered 404 .*COUNTERSIGN_URL may name no policy service"),
+    ("https", r"https://127\.0\.0\.1:\d+ serves no https .*correct COUNTERSIGN_URL"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "reported"), STRANGERS)
 def test_another_server_is_not_reported_as_missing(desk: Desk, scheme: str, reported: str) -> None:
     with served(Stranger) as url, pytest.raises(ServiceUnavailable, match=reported):
         desk.service.iss = url.replace("http", scheme, 1)

@@ -1,17 +1,15 @@
 """An export says what it said when it was written: one that was edited by hand is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool, transaction
+from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool
 from countersign.journal.export import transaction_digest
 from countersign.journal.verification import verify
-from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.desk import Desk
 from tests.unit.sdk import journals
 
 Document = dict[str, Any]
@@ -19,7 +17,7 @@ Step = Callable[[Transaction], Any]
 
 
 @pytest.fixture
-def step(desk: Desk) -> Callable[[Transaction], Any]:
+def step(desk: Desk, refund: Any) -> Any:
     """A step with a live and a staged call, committed under two keys."""
 
     @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
@@ -27,14 +25,11 @@ def step(desk: Desk) -> Callable[[Transaction], Any]:
         """Look."""
         return 3
 
-    refund = refund_tool(desk)
-
-    def body(_: Transaction) -> Any:
+    def body(_: object) -> Any:
         return refund("o-1", 100 * look())
 
     for key in ("t-1", "t-2"):
-        with transaction(key, runtime=desk.runtime) as txn:
-            body(txn)
+        desk.run((body, None), key=key)
     return body
 
 
@@ -70,23 +65,23 @@ def test_scenario_58_an_export_as_it_was_written_replays(
         assert found.value.result == {"refund_id": "r-o-1-300"}
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda one: one["effects"][0].update(result='{"refund_id":"r-other"}'),
-        lambda one: one["effects"][1].update(result="4"),
-        lambda one: one["effects"][0].update(call_key="0" * 64),
-        lambda one: one["effects"][0].update(state="failed"),
-        lambda one: one["effects"].pop(),
-        lambda one: one["effects"].reverse(),
-        lambda one: one.update(note="all is well"),
-        lambda one: one.update(chain="0" * 64),
-        lambda one: one.update(added="by hand"),
-        lambda one: one.pop("note"),
-        lambda one: one.update(digest="0" * 64),
-        lambda one: one.pop("digest"),
-    ],
-)
+EDITS: list[Any] = [
+    lambda one: one["effects"][0].update(result='{"refund_id":"r-other"}'),
+    lambda one: one["effects"][1].update(result="4"),
+    lambda one: one["effects"][0].update(call_key="0" * 64),
+    lambda one: one["effects"][0].update(state="failed"),
+    lambda one: one["effects"].pop(),
+    lambda one: one["effects"].reverse(),
+    lambda one: one.update(note="all is well"),
+    lambda one: one.update(chain="0" * 64),
+    lambda one: one.update(added="by hand"),
+    lambda one: one.pop("note"),
+    lambda one: one.update(digest="0" * 64),
+    lambda one: one.pop("digest"),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
 def test_scenario_58_an_export_that_was_edited_is_refused(
     desk: Desk, step: Step, document: Document, edit: Callable[[Document], None]
 ) -> None:
@@ -119,7 +114,6 @@ def test_a_digest_has_no_key(desk: Desk, step: Step, document: Document) -> None
     assert (forged.unchecked, [one.kind for one in forged.divergences]) == ((), ["changed", "result"])
     heads = {chain.key: chain.head for chain in verify(desk.runtime.settings.journal_path, "t-1").chains}
     assert heads == {"t-1": document["transactions"][0]["chain"]}
-    with desk.step() as txn:  # run again: the journal goes on, and the export does not
-        step(txn)
+    desk.run((step, None))  # run again: the journal goes on, and the export does not
     (chain,) = verify(desk.runtime.settings.journal_path, "t-1").chains
     assert chain.head != document["transactions"][0]["chain"]

@@ -1,6 +1,4 @@
-"""Local HTTP services for `RestApi`: a bank with configured responses, and whatever speaks
-bytes that no server should.
-"""
+"""Local HTTP services for `RestApi`: a bank with configured responses, and a server that sends malformed bytes."""
 
 import socket
 import struct

@@ -7,7 +7,6 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,7 +27,7 @@ def refund(desk: Desk) -> Any:
     return refund_tool(desk)
 
 
-def refused(call: Callable[[], Any], match: str | None = None) -> None:
+def refused(call: Any, match: str | None = None) -> None:
     """Calling this is refused as outside a transaction."""
     with pytest.raises(errors.OutsideTransaction, match=match):
         call()

@@ -143,7 +143,7 @@ class RaisesItself:
     def execute(self, order_id: str) -> None: ...
 
 
-NO_RESOURCES = ["Order", ("Order", "/why~2"), ("Order", "/nobody"), ("Order", "/")]
+NO_RESOURCES = ["Order", ("Order", "/why~2"), ("Order", "/nothing"), ("Order", "/")]
 REFUSED: list[tuple[type, dict[str, Any], type[Exception], str]] = [
     (NoExecute, {}, RegistrationError, "without a method `execute`"),
     (NeedsMore, {}, RegistrationError, "cannot be created without arguments"),

@@ -87,22 +87,22 @@ BERLIN, TOKYO = (dt.datetime(2026, 1, 1, tzinfo=ZoneInfo(name)) for name in ("Eu
 PLACED = Placeholder[Any]("other", "0" * 64, "1" * 64)
 
 
-@pytest.mark.parametrize(
-    ("what", "fn", "value"),
-    [
-        ("bytes", raw, b"abc"),
-        ("a set", distinct, {"a"}),  # even where its order would happen to match
-        ("a frozenset where anything goes", anything, frozenset({"a"})),
-        ("a Decimal", priced, Decimal("1.50")),
-        ("a Decimal deep inside", anything, {"a": [Decimal(1)]}),
-        ("a time with a named zone", when, BERLIN),
-        ("such a time inside a model", during, Window(begins=TOKYO)),
-        ("a time where anything goes", anything, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
-        ("a tuple where anything goes", anything, (1, 2)),
-        ("a placeholder", anything, PLACED),
-        ("a placeholder in a list", listed, [PLACED]),
-    ],
-)
+UNSTAGEABLE: list[Any] = [
+    ("bytes", raw, b"abc"),
+    ("a set", distinct, {"a"}),  # even where its order would happen to match
+    ("a frozenset where anything goes", anything, frozenset({"a"})),
+    ("a Decimal", priced, Decimal("1.50")),
+    ("a Decimal deep inside", anything, {"a": [Decimal(1)]}),
+    ("a time with a named zone", when, BERLIN),
+    ("such a time inside a model", during, Window(begins=TOKYO)),
+    ("a time where anything goes", anything, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+    ("a tuple where anything goes", anything, (1, 2)),
+    ("a placeholder", anything, PLACED),
+    ("a placeholder in a list", listed, [PLACED]),
+]
+
+
+@pytest.mark.parametrize(("what", "fn", "value"), UNSTAGEABLE)
 def test_refused_at_staging_with_the_argument_named(what: str, fn: Any, value: object) -> None:
     name, *_ = inspect.signature(fn).parameters
     with pytest.raises(errors.NotStageable, match=f"'{name}' of 'act'"):
@@ -112,15 +112,15 @@ def test_refused_at_staging_with_the_argument_named(what: str, fn: Any, value: o
 SECRET = 48151623
 
 
-@pytest.mark.parametrize(
-    "refuse",
-    [
-        lambda: frozen(plain, SECRET),  # the wrong type
-        lambda: frozen(plain, "o-1", 5, SECRET),
-        lambda: frozen(plain, f"{SECRET}\ud800", 5),
-        lambda: Signature(plain, "act").retype(b'{"order_id":"o-1","amount":"x%d"}' % SECRET),
-    ],
-)
+REFUSALS: list[Any] = [
+    lambda: frozen(plain, SECRET),  # the wrong type
+    lambda: frozen(plain, "o-1", 5, SECRET),
+    lambda: frozen(plain, f"{SECRET}\ud800", 5),
+    lambda: Signature(plain, "act").retype(b'{"order_id":"o-1","amount":"x%d"}' % SECRET),
+]
+
+
+@pytest.mark.parametrize("refuse", REFUSALS)
 def test_neither_a_refusal_nor_its_trace_quotes_a_value(refuse: Callable[[], object]) -> None:
     with pytest.raises(errors.NotStageable) as refused:
         refuse()
@@ -348,17 +348,17 @@ def test_after_the_commit_every_outcome_has_a_text(outcome: LocalState) -> None:
     assert "it is " + outcome.value not in shown, "words of its own"
 
 
-@pytest.mark.parametrize(
-    ("outcome", "words"),
-    [
-        ("staged", "it was never submitted"),
-        ("unknown", "it is not known whether it happened"),
-        ("firing", "it is not known whether it happened"),
-        ("compensated", "it happened and was compensated"),
-        ("compensation_failed", "it happened, and could not be compensated"),
-        ("not recorded", "it is not recorded"),
-    ],
-)
+OUTCOMES: list[Any] = [
+    ("staged", "it was never submitted"),
+    ("unknown", "it is not known whether it happened"),
+    ("firing", "it is not known whether it happened"),
+    ("compensated", "it happened and was compensated"),
+    ("compensation_failed", "it happened, and could not be compensated"),
+    ("not recorded", "it is not recorded"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "words"), OUTCOMES)
 def test_an_unknown_outcome_is_never_described_as_not_done(outcome: str, words: str) -> None:
     assert why(outcome) == f"refund has no result: {words}"
     assert why(outcome, "slow") == f"refund has no result: {words}: slow"

@@ -140,15 +140,15 @@ def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, rev
 ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"order_id": {"type": "string"}}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "says"),
-    [
-        ({"tool": "other"}, errors.RegistrationError, "fix its name"),
-        ({"lane": "live"}, errors.RegistrationError, "make them agree"),
-        ({"args": ONLY_ORDER, "sentence": "Refund"}, errors.RegistrationError, "amount_cents"),
-        ({"aud": "payments-gateway"}, errors.NotStageable, "payments-gateway"),  # it fires elsewhere
-    ],
-)
+MISFITS: list[Any] = [
+    ({"tool": "other"}, errors.RegistrationError, "fix its name"),
+    ({"lane": "live"}, errors.RegistrationError, "make them agree"),
+    ({"args": ONLY_ORDER, "sentence": "Refund"}, errors.RegistrationError, "amount_cents"),
+    ({"aud": "payments-gateway"}, errors.NotStageable, "payments-gateway"),  # it fires elsewhere
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "says"), MISFITS)
 def test_manifest_refusals(
     desk: Desk, path: Path, reviewed_tool: Any, changes: Any, error: Any, says: str
 ) -> None:
@@ -157,14 +157,12 @@ def test_manifest_refusals(
     assert desk.done == []
 
 
-def test_an_unreviewed_tool_is_denied_with_advice(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_an_unreviewed_tool_is_denied_with_advice(desk: Desk, refund: Any) -> None:
     desk.service.manifests.clear()
     fails(desk, errors.Denied, (refund, *CALL), match="countersign tools export")
 
 
-def test_manifests_are_fetched_once_and_again_after_a_denial(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_manifests_are_fetched_once_and_again_after_a_denial(desk: Desk, refund: Any) -> None:
     for key in ("t-1", "t-2"):
         run(desk, (refund, *CALL), key=key)
     assert desk.face.asked("/v1/tools/refund") == 2  # the first answer was a nonce

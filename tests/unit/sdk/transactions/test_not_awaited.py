@@ -5,16 +5,14 @@ that outlives its block is refused.
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersign import MemoryAdapter, SQLiteAdapter, Transaction, errors, run_transaction, tool, transaction
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in
+from tests.fakes.desk import Desk, asked_of_policy, notes_in
 from tests.fakes.running import order_tool
 
 pytestmark = pytest.mark.anyio
@@ -47,24 +45,15 @@ def in_block(desk: Desk, body: Any) -> Any:
 keep: list[Any] = []
 
 
-async def dropped(mail: Any) -> None:
-    mail("o-1")
-
-
-async def kept(mail: Any) -> None:
-    keep.append(mail("o-1"))
-
-
-async def one_of_two(mail: Any) -> None:
-    await mail("o-2")
-    mail("o-1")
-
-
 @NEVER
-@pytest.mark.parametrize("forget", [dropped, kept, one_of_two])
+@pytest.mark.parametrize("forget", [lambda call: None, keep.append])
 def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget: Any) -> None:
+    async def body(_: object) -> None:
+        await mail("o-2")
+        forget(mail("o-1"))
+
     with pytest.raises(errors.MisuseError, match=NOT_AWAITED):
-        in_block(desk, lambda _: forget(mail))
+        in_block(desk, body)
     keep.clear()
     assert (desk.done, asked_of_policy(desk)) == ([], [])
     assert in_block(desk, lambda _: mail("o-1")).state == "settled"
@@ -81,31 +70,17 @@ async def test_a_task_that_had_not_begun_counts_as_not_awaited(desk: Desk, mail:
 
 
 @NEVER
-def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, tmp_path: Path, mail: Any) -> None:
-    path = notes_database(tmp_path)
-    note = note_tool(desk, SQLiteAdapter(path))
+def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, notes: Any, note: Any, mail: Any) -> None:
+    @tool("jot", lane="live", adapter=SQLiteAdapter(notes), registry=desk.registry)
+    async def jot(text: str) -> None: ...
 
-    async def step(_: object) -> None:
-        note("o-1", "hello")
-        mail("o-1")
-
-    with pytest.raises(errors.MisuseError, match=NOT_AWAITED):
-        asyncio.run(run_transaction(step, key="t-1", runtime=desk.runtime))
     with pytest.raises(errors.MisuseError, match=NOT_AWAITED + r", in `async with"), desk.step():
         note("o-1", "hello")
         mail("o-1")
-    assert (notes_in(path), desk.done) == ([], [])
-
-
-@NEVER
-def test_a_live_call_is_named_too_and_each_tool_once(desk: Desk, tmp_path: Path, mail: Any) -> None:
-    @tool("jot", lane="live", adapter=SQLiteAdapter(notes_database(tmp_path)), registry=desk.registry)
-    async def jot(text: str) -> None: ...
-
     with pytest.raises(errors.MisuseError, match=r"^jot, mail was called"), desk.step():
-        jot("a")
-        jot("b")
-        mail("o-1")
+        for call, text in ((jot, "a"), (jot, "b"), (mail, "o-1")):
+            call(text)  # each tool is named once
+    assert (notes_in(notes), desk.done) == ([], [])
 
 
 # ------------------------------------------------------------------------------------ what is no oversight
@@ -165,7 +140,7 @@ SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"
 
 
-def adding_tool(desk: Desk) -> tuple[Callable[[int], Awaitable[int]], MemoryAdapter]:
+def adding_tool(desk: Desk) -> Any:
     memory = MemoryAdapter({"n": 0})
 
     @tool("add", lane="live", adapter=memory, registry=desk.registry)
@@ -177,7 +152,7 @@ def adding_tool(desk: Desk) -> tuple[Callable[[int], Awaitable[int]], MemoryAdap
     return add, memory
 
 
-async def later(go: asyncio.Event, call: Callable[[], Any]) -> None:
+async def later(go: asyncio.Event, call: Any) -> None:
     await go.wait()
     answer = call()
     if asyncio.iscoroutine(answer):

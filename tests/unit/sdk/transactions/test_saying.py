@@ -1,7 +1,5 @@
 """The key of a run, how long it may wait and what it claims are checked before anything of it is begun."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a reader sees printed: the line that left the block, the words, and what the tool itself raised."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import traceback
@@ -149,10 +147,8 @@ def test_each_of_a_group_is_as_short(how: str, desk: Desk) -> None:
     error = left_by(desk, lambda: (notify("o-4"), refund("o-4", 900_000)), how, independent=True)
     assert isinstance(error, errors.IndependentFailures)
     require_short(error, how)
-    assert [(type(one), ours(one)) for one in error.exceptions] == [
-        (errors.OutcomeUnknown, []),
-        (errors.Denied, []),
-    ]
+    kinds = [errors.OutcomeUnknown, errors.Denied]
+    assert [(type(one), ours(one)) for one in error.exceptions] == [(kind, []) for kind in kinds]
 
 
 @pytest.mark.parametrize("bug", [AssertionError("only what was entered"), OSError(5, "input/output error")])
