@@ -9,11 +9,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from countersign import tracing
+from countersign import FilesAdapter, SQLiteAdapter, tracing
 from countersign.journal import open_database
 from countersign.journal.location import JournalLocation
 from countersign.journal.verification import verify
-from tests.fakes.desk import Desk, charge_tools, make_desk, refund_tool
+from tests.fakes.desk import Desk, charge_tools, make_desk, note_tool, notes_database, refund_tool
 from tests.unit.sdk.journals import engine, journal_database, place, server
 
 __all__ = ["desk", "engine", "journal_database", "place", "server"]
@@ -21,9 +21,7 @@ __all__ = ["desk", "engine", "journal_database", "place", "server"]
 
 @pytest.fixture
 def desk(tmp_path: Path, place: JournalLocation, request: pytest.FixtureRequest) -> Iterator[Desk]:
-    assert not isinstance(place, str), (
-        f"a parameter 'place' ({place!r}) hides the fixture: call it another name"
-    )
+    assert not isinstance(place, str), f"a parameter 'place' ({place!r}) hides the fixture: rename it"
     world = make_desk(tmp_path, journal_path=place)
     yield world
     world.runtime.close()
@@ -46,6 +44,35 @@ def refund(desk: Desk) -> Callable[..., Any]:
 def charge(desk: Desk) -> Callable[..., Any]:
     """A charge, which `void` compensates."""
     return charge_tools(desk)
+
+
+@pytest.fixture
+def notes(desk: Desk) -> Path:
+    """A small database for the live lane."""
+    return notes_database(desk.folder)
+
+
+@pytest.fixture
+def database(notes: Path) -> SQLiteAdapter:
+    return SQLiteAdapter(notes, busy_seconds=0.2)
+
+
+@pytest.fixture
+def note(desk: Desk, database: SQLiteAdapter) -> Callable[[str, str], int]:
+    """Raises after it has written, where the text is "bad"."""
+    return note_tool(desk, database)
+
+
+@pytest.fixture
+def root(desk: Desk) -> Path:
+    """A folder of files for the live lane."""
+    (desk.folder / "root").mkdir()
+    return desk.folder / "root"
+
+
+@pytest.fixture
+def files(root: Path) -> FilesAdapter:
+    return FilesAdapter(root)
 
 
 @pytest.fixture

@@ -67,8 +67,7 @@ def _columns(place: JournalUrl) -> Iterator[tuple[str, bytes]]:
         assert len(tables) > 8
         for (table,) in tables:
             rows = connection.execute(f"SELECT * FROM {table}".encode()).fetchall()
-            values = [value for row in rows for value in row]
-            yield (
-                table,
-                b"\n".join(value if isinstance(value, bytes) else str(value).encode() for value in values),
-            )
+            values = [
+                value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row
+            ]
+            yield table, b"\n".join(values)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import MemoryAdapter, SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
+from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
 from countersign.cli.app import app
 from countersign.commit.plan import plan_from_journal
 from countersign.contract import EffectState
@@ -27,6 +27,7 @@ from countersign.journal.sealing_keys import add_key
 from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, effect_rows, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
+from tests.fakes.running import order_tool
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
 from tests.unit.sdk.journals import both_engines
 
@@ -52,7 +53,7 @@ class Airline:
     def __post_init__(self) -> None:
         desk, dies = self.desk, self.dies
 
-        @tool("release", resource=("Passport", "passport"), registry=desk.registry)
+        @order_tool(desk, resource=("Passport", "passport"))
         def release(passport: str, locator: str) -> str:
             """Give a seat back. These are not declared secret: they are what the booking was made with."""
             desk.act("release", passport, locator)
@@ -60,20 +61,21 @@ class Airline:
                 raise RuntimeError(f"no seat of {passport}")
             return f"released for {passport}"
 
-        @tool(
-            "book",
-            resource=("Flight", "flight"),
-            secret=["/passenger/passport"],
-            compensate="release",
-            compensation_map={"passport": "args:/passenger/passport", "locator": "result:/locator"},
-            registry=desk.registry,
+        back = {"passport": "args:/passenger/passport", "locator": "result:/locator"}
+        secret = ["/passenger/passport"]
+
+        @order_tool(
+            desk, resource=("Flight", "flight"), secret=secret, compensate="release", compensation_map=back
         )
         def book(flight: str, amount_cents: int, passenger: dict[str, str]) -> dict[str, str]:
             """Book a seat. The airline repeats the passport in its answer."""
             desk.act("book", flight, amount_cents, passenger["passport"])
             return {"locator": f"{flight}-{passenger['passport']}"}
 
-        @tool("check_in", resource=("Passport", "passport"), idempotent=True, registry=desk.registry)
+        # the code does not call it secret, its reviewers did
+        @order_tool(
+            desk, resource=("Passport", "passport"), idempotent=True, changes={"secret": ("/passport",)}
+        )
         def check_in(passport: str) -> str:
             """Check in: the resource itself is named by a secret."""
             desk.act("check_in", passport)
@@ -81,9 +83,9 @@ class Airline:
                 raise dies.pop()
             return f"seat of {passport}"
 
-        @tool("pay", resource=("Order", "order_id"), secret=["card"], registry=desk.registry)
+        @order_tool(desk, secret=["card"])
         def pay(order_id: str, card: str) -> None:
-            """Pay, and say in a loud voice what was wrong with the card."""
+            """Pay; errors quote the card."""
             if order_id == "refused":
                 try:
                     raise ValueError(f"the bank does not like {card}")
@@ -100,11 +102,7 @@ class Airline:
             insert = "INSERT OR REPLACE INTO notes VALUES (?, 'ok')"
             return database.connection.execute(insert, (order_id,)).rowcount
 
-        self.memory = MemoryAdapter()
-
         self.book, self.check_in, self.pay, self.note = book, check_in, pay, note
-        desk.publish(release, book, pay)
-        desk.publish(check_in, secret=("/passport",))  # the code does not call it secret, its reviewers did
 
     def hear(self, where: str, what: object) -> None:
         """Something was said."""
@@ -177,8 +175,7 @@ def _taken_back(airline: Airline) -> None:
 
     failed = airline.meets(errors.EffectFailed, step("F2", "refused"), "taken back")
     assert isinstance(failed.__cause__, errors.ToolRaised)
-    assert failed.__cause__.kind == "NotDone"
-    assert desk.done[-1] == ("release", SECRET, f"F2-{SECRET}")
+    assert (failed.__cause__.kind, desk.done[-1]) == ("NotDone", ("release", SECRET, f"F2-{SECRET}"))
     airline.meets(errors.EffectFailed, step("bad", "refused"), "could not be taken back")
     assert desk.done[-1] == ("release", SECRET, f"bad-{SECRET}")
 
@@ -260,9 +257,7 @@ def looked_at(airline: Airline) -> None:
         airline.hear("replay", f"{one}{one.to_json()}{[*one.outcomes]!r}{[*one.divergences]!r}")
 
 
-def test_a_secret_is_found_nowhere_and_does_its_work_everywhere(
-    airline: Airline, monkeypatch: pytest.MonkeyPatch, caplog: Any, capfd: Any
-) -> None:
+def test_a_secret_is_found_nowhere(airline: Airline, monkeypatch: Any, caplog: Any, capfd: Any) -> None:
     with caplog.at_level(logging.DEBUG):
         flown(airline, monkeypatch)
         looked_at(airline)

@@ -14,6 +14,7 @@ from countersign.texts import MAX_TEXT, storable, text_of
 from tests.fakes.desk import Desk, answering_tool, charge_tools, failing_tool, service_states, states
 from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.tools.test_unwritable_args import Raising, RaisingDict, shared, twice
 
 
 class LyingText(str):
@@ -29,7 +30,7 @@ class LyingText(str):
         raise RuntimeError("no format of mine")
 
 
-class Raising(errors.NotDone):
+class Reading(errors.NotDone):
     """Its text is the result of `answer`."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
@@ -62,7 +63,7 @@ class Args(errors.NotDone):
     """Exception.__str__ reads `args`, of which this has an object that cannot be read."""
 
     def __init__(self) -> None:
-        super().__init__(Raising(raising(ValueError("no"))), "\udcff")
+        super().__init__(Reading(raising(ValueError("no"))), "\udcff")
 
 
 ODD: dict[str, errors.NotDone] = {
@@ -74,14 +75,14 @@ ODD: dict[str, errors.NotDone] = {
     "ten thousand halves": errors.NotDone("\udcff" * 10_000),
     "an ANSI sequence and a line break": errors.NotDone("\x1b[2J\r\n"),
     "nothing": errors.NotDone(),
-    "__str__ raises": Raising(raising(ValueError("no"))),
-    "__str__ raises itself": Raising(raising(errors.NotDone("\udcff"))),
-    "__str__ exits": Raising(raising(SystemExit(3))),
-    "__str__ is interrupted": Raising(raising(KeyboardInterrupt())),
-    "__str__ stops a generator": Raising(raising(GeneratorExit())),
-    "__str__ never ends": Raising(recursing),
-    "__str__ is no text": Raising(lambda: 7),
-    "__str__ is a text of its own kind": Raising(lambda: LyingText("refused \udcff")),
+    "__str__ raises": Reading(raising(ValueError("no"))),
+    "__str__ raises itself": Reading(raising(errors.NotDone("\udcff"))),
+    "__str__ exits": Reading(raising(SystemExit(3))),
+    "__str__ is interrupted": Reading(raising(KeyboardInterrupt())),
+    "__str__ stops a generator": Reading(raising(GeneratorExit())),
+    "__str__ never ends": Reading(recursing),
+    "__str__ is no text": Reading(lambda: 7),
+    "__str__ is a text of its own kind": Reading(lambda: LyingText("refused \udcff")),
     "args that cannot be read": Args(),
     "notes that are no list": with_odd_notes(errors.NotDone("no")),
     "bytes": errors.NotDone(b"\xff"),
@@ -180,55 +181,14 @@ def test_a_failure_at_the_same_time_as_others_is_written_as_it_is(desk: Desk) ->
     assert states(desk) == {"charge#1": "compensated", "notify#2": "failed"}
 
 
-class Unwritable:
-    """A result that nothing can be read of."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):
-            return object.__getattribute__(self, name)
-        raise object.__getattribute__(self, "error")
-
-    def __repr__(self) -> str:
-        raise ValueError("no repr")
-
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("no equality")
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class Hostile(dict[str, str]):
-    def __iter__(self) -> Any:
-        raise RuntimeError("not to be read")
-
-    keys = values = items = __iter__  # type: ignore[assignment]
-
-
-def of_itself() -> list[Any]:
-    found: list[Any] = []
-    found.append(found)
-    return found
-
-
-def shared() -> list[Any]:
-    """A list of 64 levels that holds 2**64 values."""
-    found: list[Any] = []
-    for _ in range(64):
-        found = [found, found]
-    return found
-
-
 RESULTS: dict[str, Callable[[], Any]] = {
     "half a surrogate pair": lambda: {"name": "\udcff"},
     "a key of half a pair": lambda: {"\udcff": 1},
     "U+0000": lambda: "a\0b",
-    "an object": lambda: Unwritable(RuntimeError("no")),
-    "a mapping that raises": lambda: Hostile(a="b"),
-    "a list of itself": of_itself,
-    "values shared 2**64 times": shared,
+    "an object": Raising,
+    "a mapping that raises": lambda: RaisingDict(a=1),
+    "a list of itself": twice,
+    "values shared 2**60 times": shared,
     "a number with many digits": lambda: 10**5000,
     "a number beyond JSON": lambda: 1e21,
     "no number": lambda: float("nan"),
@@ -253,11 +213,10 @@ def test_an_unwritable_result_leaves_it_fired(desk: Desk, result: Callable[[], A
     assert resume(desk.runtime) == []
 
 
-def test_an_interrupt_at_the_result_leaves_it_fired(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_the_result_leaves_it_fired(desk: Desk, monkeypatch: Any, charge: Any) -> None:
     def interrupted(_: object) -> bytes:
         raise KeyboardInterrupt
 
-    charge = charge_tools(desk)
     monkeypatch.setattr("countersign.tools.results.canonicalize", interrupted)
     desk.run((charge, "o-1", 100), raises=KeyboardInterrupt)
     assert states(desk) == {"charge#1": "fired"}

@@ -10,17 +10,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    FilesAdapter,
-    SQLiteAdapter,
-    ToolRegistry,
-    Transaction,
-    errors,
-    replay,
-    resume,
-    tool_of,
-    transaction,
-)
+from countersign import SQLiteAdapter, ToolRegistry, Transaction, errors, replay, resume, tool_of, transaction
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import DenyCode, EffectState, load_manifest
 from countersign.contract.wire import Reason
@@ -31,6 +21,7 @@ from tests.fakes.desk import (
     charge_tools,
     effect_rows,
     failing_tool,
+    live_states,
     make_runtime,
     note_tool,
     notes_database,
@@ -39,7 +30,7 @@ from tests.fakes.desk import (
     save_tool,
     states,
 )
-from tests.fakes.running import fails, order_tool, run
+from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.live.test_lane import lock_is_free
 
@@ -48,11 +39,7 @@ def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk
     undone: Any = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
     charge = answering_tool(desk, None, name="charge", **undone)
     answering_tool(desk, None, name="void")
-    desk.run(
-        (charge, "o-1"),
-        (failing_tool(desk, errors.NotDone("no"), acts=False), "o-1"),
-        raises=errors.EffectFailed,
-    )
+    desk.run((charge, "o-1"), (refusing_tool(desk), "o-1"), raises=errors.EffectFailed)
     assert desk.done == [("charge", "o-1"), ("void", "o-1")]
 
 
@@ -75,7 +62,7 @@ def test_scenario_14_an_expired_review_ends_with_that_reason(desk: Desk) -> None
 
 @pytest.mark.parametrize("index", range(3))
 def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, index: int) -> None:
-    charge, notify = charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False)
+    charge, notify = charge_tools(desk), refusing_tool(desk)
     asked, compensate = list[str](), desk.service.compensate
 
     def away_at(txn: str, effect: str, kid: str) -> Any:
@@ -98,8 +85,7 @@ def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, 
     assert (resume(desk.runtime), desk.done) == ([], done)
 
 
-def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    charge = charge_tools(desk)
+def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: Any, charge: Any) -> None:
     slow = failing_tool(desk, TimeoutError("slow"), name="slow")
     torn = desk.run((charge, "o-1", 100), (slow, "o-1"), raises=errors.OutcomeUnknown)
     desk.approved("t-2")
@@ -119,9 +105,9 @@ def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: pytest.LogC
 
 
 @pytest.mark.anyio
-async def test_scenario_27_a_cancelled_task_frees_its_locks(desk: Desk, tmp_path: Any) -> None:
-    notes = notes_database(tmp_path)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+async def test_scenario_27_a_cancelled_task_frees_its_locks(
+    desk: Desk, notes: Any, note: Any, refund: Any
+) -> None:
     locked: list[bool] = []
     begun = asyncio.Event()
 
@@ -141,14 +127,11 @@ async def test_scenario_27_a_cancelled_task_frees_its_locks(desk: Desk, tmp_path
     assert (locked, notes_in(notes), lock_is_free(notes), desk.done) == ([True], [], True, [])
 
 
-def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_before(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
+def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_before(
+    desk: Desk, root: Any, files: Any, notes: Any, note: Any, charge: Any
+) -> None:
     (root / "old").write_text("old")
-    notes = notes_database(desk.folder)
-    before = notes.read_bytes()
-    save, note = save_tool(desk, FilesAdapter(root)), note_tool(desk, SQLiteAdapter(notes))
-    charge, notify = charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False)
+    before, save, notify = notes.read_bytes(), save_tool(desk, files), refusing_tool(desk)
     kept = [(save, "old"), (save, "made"), (note, "o-1", "hello")]
     desk.run(*kept, (charge, "o-1", 100), (charge, "o-2", 200), (notify, "o-1"), raises=errors.EffectFailed)
     assert desk.done[2:] == [("void", "c-o-2", 200), ("void", "c-o-1", 100)]
@@ -157,9 +140,8 @@ def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_bef
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk: Desk, at: int) -> None:
+def test_scenario_29_what_did_not_happen_is_not_compensated(desk: Desk, at: int, charge: Any) -> None:
     """The step that failed has a compensation of its own, and it is not called: nothing was charged."""
-    charge = charge_tools(desk)
 
     def refuses(name: str) -> None:
         if name == "charge" and len(desk.done) == at:
@@ -255,33 +237,27 @@ def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.Mon
     assert ([*states(desk).values()], notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
-def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(
-    desk: Desk, monkeypatch: Any
+def test_w10_a_failed_live_commit_leaves_no_lock_and_nothing_to_recover(
+    desk: Desk, notes: Any, note: Any, charge: Any, monkeypatch: Any
 ) -> None:
     def refuse(session: SQLiteSession, attempt_id: str) -> None:
         """It leaves the database's own transaction open."""
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(SQLiteSession, "commit", refuse)
-    notes = notes_database(desk.folder)
-    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
-
     calls = (note, "o-1", "hello"), (charge, "o-1", 100)
     failed = fails(desk, errors.LiveCommitFailed, *calls, match="disk is full").error
     assert isinstance(failed.__cause__, sqlite3.OperationalError)
-    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+    assert (notes_in(notes), lock_is_free(notes), live_states(desk)) == ([], True, ["undone"])
     fails(desk, errors.AlreadyRedeemed, *calls, match="charge#1 compensated")
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     assert [one[0] for one in desk.done] == ["charge", "void"]
     assert ([*states(desk).values()], resume(desk.runtime)) == (["compensated"], [])
 
 
-def test_w14_what_a_transaction_writes_is_invisible_before_it_commits(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
+def test_w14_uncommitted_writes_are_invisible(desk: Desk, root: Any, files: Any, refund: Any) -> None:
     (root / "state").write_text("old")
-    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
-    seen: list[tuple[str, bool]] = []
+    save, seen = save_tool(desk, files), list[Any]()
 
     def look(_: object = None) -> None:
         seen.append(((root / "state").read_text(), (root / "made").exists()))

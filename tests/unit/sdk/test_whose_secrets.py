@@ -15,7 +15,7 @@ from countersign.journal.export import describe_transaction
 from countersign.journal.sealing import HIDDEN, Seals
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void
+from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, record_of
 from tests.fakes.running import fails, order_tool, refusing_tool, run_async
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
 from tests.unit.sdk.journals import document
@@ -48,8 +48,7 @@ def pay_tool(desk: Desk, **options: Any) -> Callable[..., Any]:
 
 
 def shown(desk: Desk, key: str, lane: str) -> Any:
-    (record,) = desk.runtime.journal.transactions.find(key)
-    return desk.runtime.journal.transactions.shown(record, lane)
+    return desk.runtime.journal.transactions.shown(record_of(desk, key), lane)
 
 
 def not_shown(*reported: object) -> bool:
@@ -57,8 +56,7 @@ def not_shown(*reported: object) -> bool:
 
 
 def described(desk: Desk, key: str) -> dict[str, Any]:
-    (record,) = desk.runtime.journal.transactions.find(key)
-    return describe_transaction(desk.runtime.journal, record)
+    return describe_transaction(desk.runtime.journal, record_of(desk, key))
 
 
 def in_journal(desk: Desk) -> list[str]:
@@ -201,8 +199,7 @@ def test_a_live_result_that_cannot_be_sealed_is_dropped(desk: Desk, monkeypatch:
     txn = desk.run((find, "ada"), (monkeypatch.setattr, Seals, "_sealing_key", away))
     assert txn.state == "settled"
     (row,) = shown(desk, "t-1", "live")
-    assert (row.state.value, row.result, row.result_sealed) == ("kept", None, False)
-    assert in_journal(desk) == []
+    assert (row.state.value, row.result, row.result_sealed, in_journal(desk)) == ("kept", None, False, [])
 
 
 def hidden_in_replay(desk: Desk, call: Any, mode: Any = "verify") -> bool:
@@ -272,10 +269,8 @@ EXITS: dict[str, tuple[Callable[[str], SystemExit], object]] = {
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["alone", "with another"])
 @pytest.mark.parametrize(("ending", "code"), EXITS.values(), ids=EXITS.keys())
-def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
-    desk: Desk, ending: Callable[[str], SystemExit], code: object, at_once: bool
-) -> None:
-    @tool("leave", resource=("Order", "order_id"), secret=["pin"], registry=desk.registry)
+def test_a_tool_with_secrets_exits_without_its_text(desk: Desk, ending: Any, code: Any, at_once: Any) -> None:
+    @order_tool(desk, secret=["pin"])
     def leave(order_id: str, pin: str) -> None:
         """Pay, or leave."""
         try:
@@ -283,7 +278,6 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
         except KeyError as error:
             raise ending(pin) from error
 
-    desk.publish(leave)
     charge = charge_tools(desk)
     with pytest.raises(SystemExit) as left, desk.step() as txn, txn.parallel() if at_once else nullcontext():
         leave("o-1", SECRET)

@@ -331,8 +331,7 @@ def test_outside_a_transaction_nothing_is_asked(desk: Desk, note: Any) -> None:
 def test_a_dry_run_asks_as_well_and_leaves_no_trace_of_it(desk: Desk, notes: Path, note: Any) -> None:
     asked = answers(desk, Verdict.RELEASE)
     trial = once(desk, note, dry_run=True)
-    assert [one.tool for one in trial.result.live] == ["note"]
-    assert (len(asked), notes_in(notes)) == (1, [])
+    assert ([one.tool for one in trial.result.live], len(asked), notes_in(notes)) == (["note"], 1, [])
     assert [one.live for one in desk.face.evaluated] == [False]
 
 

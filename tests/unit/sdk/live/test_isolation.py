@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from countersign import Abort, Retry, Serialize, Transaction, errors, run_transaction, tool, transaction
+from countersign import Abort, Retry, Serialize, Transaction, errors, run_transaction, tool
 from countersign.adapters.contract_suite import ContractResource
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
@@ -168,9 +168,3 @@ def test_what_cannot_be_kept_is_refused(desk: Desk, make: Any, said: str) -> Non
     assert (Retry(2).attempts, Retry(100).attempts, Serialize(0).timeout_seconds) == (2, 100, 0)
     with pytest.raises(errors.MisuseError, match=re.escape(said)):
         make(desk)
-
-
-def test_an_inner_block_has_no_policy_of_its_own(desk: Desk) -> None:
-    inner = transaction(isolation=Serialize(), runtime=desk.runtime)
-    with pytest.raises(errors.MisuseError, match="one step is one transaction"), desk.step(), inner:
-        raise AssertionError("it was let in")

@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, SQLiteAdapter, errors, resume, tool
+from countersign import FilesAdapter, SQLiteAdapter, errors, tool
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
     charge_tools,
     failing_tool,
-    live_states,
     note_tool,
     notes_in,
     refund_tool,
     save_tool,
 )
 from tests.fakes.running import fails, run
-
-Note = Callable[[str, str], int]
 
 
 def lock_is_free(notes: Path) -> bool:
@@ -60,23 +57,11 @@ def done(desk: Desk) -> list[str]:
     return [what for what, *_ in desk.done]
 
 
-def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(desk: Desk, notes: Path, note: Note) -> None:
-    refund, seen = refund_tool(desk), list[Any]()
-    desk.before_fire = lambda _: seen.append(notes_in(notes))
-    with desk.step() as txn:
-        assert note("o-1", "hello") == 1
-        refund("o-1", 100)
-        assert (notes_in(notes), desk.done) == ([], [])
-    assert (notes_in(notes), len(desk.done), txn.state) == ([("o-1", "hello")], 1, "settled")
-    assert seen == [[]], "the live lane commits after the staged effects fired"
-
-
 FAILURES = [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
 
 
 @pytest.mark.parametrize("error", FAILURES)
-def test_any_failure_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note: Note, error: Any) -> None:
-    refund = refund_tool(desk)
+def test_a_failure_undoes_live_work(desk: Desk, notes: Path, note: Any, error: Any, refund: Any) -> None:
     if error is errors.ServiceUnavailable:
         desk.face.faults["/v1/"] = ["lost_request"] * 20
     with pytest.raises(error), desk.step():
@@ -87,7 +72,7 @@ def test_any_failure_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note:
     assert (notes_in(notes), desk.done, lock_is_free(notes)) == ([], [], True)
 
 
-def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note: Note) -> None:
+def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note: Any) -> None:
     calls = (note, "o-1", "hello"), (refund_tool(desk), "o-1", 90_000)
     again = "run the same transaction again"
     pending = fails(desk, errors.ReviewPending, *calls, wait=60, match=again).error
@@ -99,7 +84,7 @@ def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note:
 
 
 @pytest.mark.parametrize("error", [errors.NotDone("no"), TimeoutError()])
-def test_a_failure_undoes_it_before_it_is_raised(desk: Desk, notes: Path, note: Note, error: Any) -> None:
+def test_a_failure_undoes_it_before_it_is_raised(desk: Desk, notes: Path, note: Any, error: Any) -> None:
     notify, free = failing_tool(desk, error), list[bool]()
     desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
     desk.run((note, "o-1", "hello"), (notify, "o-1"), raises=(errors.EffectFailed, errors.OutcomeUnknown))
@@ -107,15 +92,6 @@ def test_a_failure_undoes_it_before_it_is_raised(desk: Desk, notes: Path, note: 
 
 
 # --------------------------------------------------------------------------------------- commits that fail
-
-
-def test_a_live_commit_that_fails_takes_back_what_fired_and_shows_the_error(desk: Desk, notes: Path) -> None:
-    note, charge = note_tool(desk, Stubborn(notes)), charge_tools(desk)
-    calls = (note, "o-1", "hello"), (charge, "o-1", 100)
-    failed = fails(desk, errors.LiveCommitFailed, *calls, match="disk is full")
-    assert isinstance(failed.error.__cause__, sqlite3.OperationalError)
-    assert (notes_in(notes), done(desk)) == ([], ["charge", "void"])
-    assert (failed.txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
 
 
 def test_files_commit_after_databases(desk: Desk, notes: Path, root: Path, files: FilesAdapter) -> None:
@@ -149,7 +125,7 @@ def test_committed_files_are_undone(desk: Desk, root: Path, files: FilesAdapter,
     assert not (root / "a").exists() and not (desk.folder / "two" / "b").exists()
 
 
-def test_independent_effects_are_not_live(desk: Desk, note: Note) -> None:
+def test_independent_effects_are_not_live(desk: Desk, note: Any) -> None:
     fails(desk, errors.NotStageable, (note, "o-1", "hello"), independent=True, match="stand alone")
 
 
@@ -171,8 +147,7 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
 
 
 @pytest.mark.parametrize("fired", [True, False])
-def test_a_refusal_says_what_an_earlier_run_did(desk: Desk, notes: Path, note: Note, fired: bool) -> None:
-    refund = refund_tool(desk)
+def test_a_conflict_names_an_earlier_run(desk: Desk, notes: Any, note: Any, fired: bool, refund: Any) -> None:
     if fired:
         desk.run((note, "o-1", "late"), (refund, "o-1", 100))
     theirs = sqlite3.connect(notes, isolation_level=None)
@@ -186,8 +161,7 @@ def test_a_refusal_says_what_an_earlier_run_did(desk: Desk, notes: Path, note: N
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool) -> None:
-    refund = refund_tool(desk)
+def test_scenario_43_it_is_done_once(desk: Desk, notes: Any, database: Any, staged: Any, refund: Any) -> None:
     add = "INSERT INTO notes VALUES (?, '1') ON CONFLICT DO UPDATE SET note = note + 1"
 
     @tool("count", lane="live", adapter=database, registry=desk.registry)
@@ -208,8 +182,7 @@ def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAd
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_key_of_live_work_takes_no_other_list(desk: Desk, notes: Path, note: Note, staged: bool) -> None:
-    refund = refund_tool(desk)
+def test_a_spent_key_takes_no_other_list(desk: Desk, notes: Any, note: Any, staged: Any, refund: Any) -> None:
     desk.run((note, "o-1", "hello"))
     calls = [(note, "o-1", "hello"), (refund, "o-1", 100)] if staged else [(note, "o-2", "hello")]
     again = fails(desk, errors.AlreadyRedeemed, *calls, match="another list")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from countersign import Transaction, errors, replay, resume, tool
-from tests.fakes.desk import Desk, answering_tool, charge_tools, notes_in, refund_tool, states
+from tests.fakes.desk import Desk, answering_tool, notes_in, states
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH, document
-from tests.unit.sdk.live.test_raised import KEPT, RAISED, Note, caught, live_rows
+from tests.unit.sdk.live.test_raised import KEPT, RAISED, caught, live_rows
 
 ANOTHER_LIST = "another list of calls was committed"
 CUT = (errors.JournalError, errors.OutcomeUnknown)
@@ -22,8 +22,7 @@ CUT = (errors.JournalError, errors.OutcomeUnknown)
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("kept", [False, True], ids=["alone", "with work that is lost"])
-def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, kept: bool) -> None:
-    charge, refund = charge_tools(desk), refund_tool(desk)
+def test_recovery_counts_only_kept_work(desk: Desk, note: Any, kept: bool, charge: Any, refund: Any) -> None:
     label = answering_tool(desk, None, name="label", idempotent=True)
     staged = (charge, "o-1", 100), (label, "o-1"), (refund, "o-1", 100)
     with full_after(desk.runtime.journal, 2):
@@ -64,22 +63,21 @@ def test_a_rerun_compares_what_was_kept(desk: Desk, notes: Path, database: Any, 
 
 
 @pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
-def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Note, calls: list[str]) -> None:
+def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Any, calls: list[str]) -> None:
     desk.run((caught, note), (note, "o-1", "text"), (note, "o-2", "text"))
     again = [(note, order, "text") for order in calls]
     fails(desk, errors.AlreadyRedeemed, (caught, note), *again, match=ANOTHER_LIST)
     assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
 
 
-def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Path, note: Note) -> None:
+def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Path, note: Any) -> None:
     for replayed in (False, True):
         txn = desk.run((note, "o-1", "first"), (caught, note))
         assert (txn.replayed, live_rows(desk)) == (replayed, [KEPT, RAISED])
     assert notes_in(notes) == [("o-1", "first")]
 
 
-def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: Path, note: Note) -> None:
-    refund = refund_tool(desk)
+def test_a_review_changes_nothing_of_it(desk: Desk, notes: Path, note: Any, refund: Any) -> None:
     calls = (note, "o-1", "first"), (caught, note), (refund, "o-1", 90_000)
     for approved in (False, True):
         txn = desk.run(*calls, raises=None if approved else errors.ReviewPending)
@@ -92,14 +90,14 @@ def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: 
 # ------------------------------------------------------------------------------------------------- rehearsals
 
 
-def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Note) -> None:
+def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Any) -> None:
     txn = desk.run((note, "o-1", "first"), (caught, note), dry_run=True)
     assert [one.args for one in txn.result.live] == [{"order_id": "o-1", "text": "first"}]
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])
 @pytest.mark.parametrize("source", ["journal", "export"])
-def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source: str) -> None:
+def test_a_replay_compares_what_stood(desk: Desk, note: Any, mode: Any, source: str) -> None:
     def step(txn: Transaction, *, well: bool = False, more: bool = False) -> None:
         note("o-1", "first")
         with suppress(ValueError):
@@ -126,9 +124,8 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
 # ------------------------------------------------------------------------------- what is left of it decides nothing
 
 
-def test_a_session_with_nothing_takes_nothing_back(desk: Desk, note: Note, monkeypatch: Any) -> None:
+def test_an_empty_session_cannot_fail(desk: Desk, note: Any, monkeypatch: Any, charge: Any) -> None:
     """An adapter that holds nothing cannot fail to commit it."""
-    charge = charge_tools(desk)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -138,7 +135,7 @@ def test_a_session_with_nothing_takes_nothing_back(desk: Desk, note: Note, monke
     assert (txn.state, [what for what, *_ in desk.done]) == ("settled", ["charge"])
 
 
-def test_nor_does_it_keep_a_step_from_waiting_for_people(desk: Desk, note: Note, refund: Any) -> None:
+def test_nor_does_it_keep_a_step_from_waiting_for_people(desk: Desk, note: Any, refund: Any) -> None:
     with desk.step(wait=600) as txn:
         caught(note)
         refund("o-1", 90_000)

@@ -18,10 +18,8 @@ from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.hunting import SECRET, found_in
 
-Put = Callable[..., None]
 
-
-def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], secret: bool = True) -> Put:
+def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], secret: bool = True) -> Any:
     options: dict[str, Any] = {"resource": ("Note", "const:n"), "secret": ["token"] if secret else []}
 
     @tool("put", lane="live", adapter=adapter, registry=desk.registry, **options)
@@ -32,13 +30,13 @@ def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], secret: b
     return put
 
 
-def in_memory(desk: Desk, secret: bool = True) -> Put:
+def in_memory(desk: Desk, secret: bool = True) -> Any:
     memory = MemoryAdapter(name="memory")
     return put_tool(desk, memory, lambda token: memory.__setitem__(token, 1), secret)
 
 
 @pytest.fixture
-def put(desk: Desk) -> Put:
+def put(desk: Desk) -> Any:
     """A tool that keeps its secret in memory."""
     return in_memory(desk)
 
@@ -84,7 +82,6 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return fail
 
 
-Breaks = Callable[..., None]
 SEEN: Any = {"read": True, "expected": SECRET, "now": SECRET}
 RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
     "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), errors.ToolRaised),
@@ -98,7 +95,7 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
 def test_errors_before_the_redemption_hide_secrets(
-    desk: Desk, put: Put, breaks: Breaks, method: str, error: Any, kind: type[Exception], staged: bool
+    desk: Desk, put: Any, breaks: Any, method: str, error: Any, kind: type[Exception], staged: bool
 ) -> None:
     refund = refund_tool(desk)
     breaks(method, error=error())
@@ -107,13 +104,13 @@ def test_errors_before_the_redemption_hide_secrets(
 
 
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
-def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Breaks, method: str) -> None:
+def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Any, method: str) -> None:
     put, error = in_memory(desk, secret=False), ValueError("no account")
     breaks(method, error=error)
     assert fails(desk, ValueError, (put, "a")).error is error and isinstance(error.__cause__, KeyError)
 
 
-def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Put, breaks: Breaks) -> None:
+def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Any, breaks: Any) -> None:
     breaks("commit")
     reported = fails(desk, errors.LiveCommitFailed, (put, SECRET), match="commit: ValueError").error
     cause = reported.__cause__
@@ -123,7 +120,7 @@ def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Put, br
 
 
 @pytest.mark.parametrize("methods", [["undo"], ["undo", "commit"]], ids=["the body raises", "it ends well"])
-def test_an_undo_that_fails_is_not_noted_as_done(desk: Desk, put: Put, breaks: Breaks, methods: Any) -> None:
+def test_an_undo_that_fails_is_not_noted_as_done(desk: Desk, put: Any, breaks: Any, methods: Any) -> None:
     breaks(*methods)
     with pytest.raises(errors.ToolRaised) as reported, desk.step() as txn:
         put(SECRET)
@@ -134,7 +131,7 @@ def test_an_undo_that_fails_is_not_noted_as_done(desk: Desk, put: Put, breaks: B
 
 
 @pytest.mark.parametrize("how", ["release", "rollback", "savepoint"])
-def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: Any, how: str) -> None:
+def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Any, monkeypatch: Any, how: str) -> None:
     cannot = raising(ValueError(SECRET))
     broken = cannot if how == "savepoint" else lambda _: Savepoint(cannot, cannot)
     lost = pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError")
@@ -147,7 +144,7 @@ def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: A
     assert secrets_in(reported.value) == []
 
 
-def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, caplog: Any) -> None:
+def test_closing_logs_without_the_secret(desk: Desk, put: Any, breaks: Any, caplog: Any) -> None:
     breaks("close")
     desk.run((put, SECRET))
     assert "could not clean up" in caplog.text and "ValueError" in caplog.text
@@ -155,7 +152,7 @@ def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, c
 
 
 @pytest.mark.parametrize("method", ["changes", "verify_isolation"])
-def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
+def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Any, breaks: Any, method: str) -> None:
     breaks(method)
     assert secrets_in(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []
 

@@ -126,9 +126,7 @@ SETTLED: list[Any] = [("--made", "done", "2750", "0"), ("--not-made", "released"
 
 
 @pytest.mark.parametrize(("answer", "state", "spent", "reserved"), SETTLED)
-def test_a_person_settles_a_call(
-    desk_of_today: Desk, answer: str, state: str, spent: str, reserved: str
-) -> None:
+def test_a_person_settles(desk_of_today: Desk, answer: str, state: str, spent: str, reserved: str) -> None:
     unknown = said("calls")[0]
     (now,) = said("settle", unknown["call_id"][:8], answer)
     assert (now["call_id"], now["state"]) == (unknown["call_id"], state)

@@ -16,6 +16,7 @@ from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_dr
 from policy_service.facts.manifests import InputCodec
 
 SKU = {"type": "object", "properties": {"sku": {"type": "string"}}}
+TEXT = {"type": "string"}
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 REFUND: dict[str, Any] = {
     "name": "refund",
@@ -110,19 +111,17 @@ def test_the_listing_may_come_in_any_of_its_forms(value: Any) -> None:
     assert "more tools follow" in notes[0]
 
 
+def required(**types: str) -> dict[str, Any]:
+    return {"required": [*types], "properties": {name: {"type": kind} for name, kind in types.items()}}
+
+
 RESOURCES = {
-    "an id": ({"required": ["id"], "properties": {"id": {"type": "string"}}}, ("T", "/id")),
-    "in camel case": (
-        {"required": ["userId"], "properties": {"userId": {"type": "integer"}}},
-        ("UserRecord", "/userId"),
-    ),
-    "an optional id counts for nothing": ({"properties": {"order_id": {"type": "string"}}}, ("Tool", "const:t")),
-    "the first text": (
-        {"required": ["n", "path"], "properties": {"n": {"type": "integer"}, "path": {"type": "string"}}},
-        ("Path", "/path"),
-    ),
+    "an id": (required(id="string"), ("T", "/id")),
+    "in camel case": (required(userId="integer"), ("UserRecord", "/userId")),
+    "an optional id counts for nothing": ({"properties": {"order_id": TEXT}}, ("Tool", "const:t")),
+    "the first text": (required(n="integer", path="string"), ("Path", "/path")),
     "nothing": ({}, ("Tool", "const:t")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("members", "expected"), RESOURCES.values(), ids=RESOURCES)
@@ -147,9 +146,7 @@ FREE: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize(("given", "written", "note"), FREE.values(), ids=FREE)
-def test_a_free_form_argument_is_drafted_with_a_note_that_policy_cannot_see_it(
-    given: Any, written: Any, note: str
-) -> None:
+def test_a_free_form_argument_is_drafted_with_a_note(given: Any, written: Any, note: str) -> None:
     draft = drafted(schema(x=given))
     assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": written}
     assert InputCodec(draft.manifest).possible_unseen == {"x"}
@@ -177,10 +174,7 @@ MULTIPLIED = OBJECT | {
     "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(30)}
     | {"30": {"type": "string"}},
 }
-MANY = OBJECT | {
-    "properties": {f"a{n}": {"type": "string"} for n in range(1_000)},
-    "anyOf": [{"required": ["a1"]}] * 1_000,
-}
+MANY = OBJECT | {"properties": {f"a{n}": TEXT for n in range(1_000)}, "anyOf": [{"required": ["a1"]}] * 1_000}
 NO_ARGUMENT: dict[str, tuple[Any, str]] = {
     "a tuple as it was in draft 7": ({"type": "array", "items": [{}]}, "/items is not JSON Schema 2020-12"),
     "required as it was in draft 3": ({"type": "string", "required": True}, "/required is not JSON Schema 2020-12"),
@@ -204,10 +198,7 @@ NO_ARGUMENT: dict[str, tuple[Any, str]] = {
     "a schema that is none": ([1], " is not JSON Schema 2020-12"),
 }  # fmt: skip
 NO_INPUT: dict[str, tuple[Any, str]] = {
-    "arguments of any name": (
-        OBJECT | {"additionalProperties": {"type": "string"}},
-        ": takes arguments of any",
-    ),
+    "arguments of any name": (OBJECT | {"additionalProperties": TEXT}, ": takes arguments of any name"),
     "some argument of any name": (OBJECT | {"minProperties": 1}, ": takes arguments of any name"),
     "a definition that applies to itself": (ITSELF, "/$defs/x/anyOf/0: 'x' applies to itself"),
     "definitions that multiply": (MULTIPLIED, ": combines too many subschemas"),
@@ -242,9 +233,6 @@ def test_what_cannot_be_drafted_is_named_with_advice(tool: dict[str, Any], messa
     draft = drafted(tool)
     assert draft.manifest is None
     assert any(message in problem for problem in draft.problems), draft.problems
-
-
-TEXT = {"type": "string"}
 
 
 def argument(x: Any) -> Any:
@@ -392,10 +380,8 @@ def test_an_odd_tool_keeps_no_other_one_out(tool: Any, message: str) -> None:
 
 
 def test_what_no_call_is_held_against_may_hold_anything() -> None:
-    tool = schema(x={"type": "integer", "default": BIG, "examples": [BIG]}) | {
-        "outputSchema": {"maximum": BIG}
-    }
-    manifest = drafted(tool).manifest
+    tool = schema(x={"type": "integer", "default": BIG, "examples": [BIG]})
+    manifest = drafted(tool | {"outputSchema": {"maximum": BIG}}).manifest
     assert manifest is not None and manifest.args["properties"] == {"x": {"type": "integer"}}
 
 
@@ -468,8 +454,7 @@ def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, 
     odd = [schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT}]
     file.write_bytes(listing(REFUND, *odd))
     done = run("--mcp", file, "--out", tmp_path / "out")
-    assert done.exit_code == 1
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["refund.json"]
+    assert (done.exit_code, [path.name for path in (tmp_path / "out").iterdir()]) == (1, ["refund.json"])
     assert "t: no draft" in done.output and "x/$dynamicRef: is not allowed" in done.output
     assert "\x1b" not in done.output
 

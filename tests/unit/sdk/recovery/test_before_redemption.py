@@ -20,6 +20,7 @@ from tests.fakes.desk import (
     refund_tool,
     save_tool,
 )
+from tests.fakes.running import fails, refusing_tool
 from tests.unit.sdk.transactions.looks import TXN
 
 
@@ -54,18 +55,9 @@ def test_once_it_is_approved_its_own_program_is_what_is_missing(desk: Desk, step
         found = resume(desk.runtime)
         assert reported(found) == [("ready", False, True)]
         assert "approved" in found[0].note and "run it again under key 't-1'" in found[0].note
-    assert desk.runtime.journal.transactions.require(found[0].txn).note == found[0].note
-    assert desk.done == []
+    assert (desk.runtime.journal.transactions.require(found[0].txn).note, desk.done) == (found[0].note, [])
     step()
     assert (len(desk.done), (desk.folder / "root" / "a").read_text()) == (1, "new")
-    assert resume(desk.runtime) == []
-
-
-def test_it_ends_with_what_people_said(desk: Desk, step: Callable[..., Any]) -> None:
-    desk.service.deny(waits(step), "the customer was paid already")
-    found = resume(desk.runtime)
-    assert reported(found) == [("ended", False, False)]
-    assert "the customer was paid already" in found[0].note
     assert resume(desk.runtime) == []
 
 
@@ -147,13 +139,13 @@ def not_taken_back(desk: Desk) -> None:
     answering_tool(desk, ValueError("refused"), name="void")
     refunded: dict[str, Any] = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
     answering_tool(desk, None, name="charge", **refunded)("o-1")
-    failing_tool(desk, errors.NotDone("no"), acts=False)("o-1")
+    refusing_tool(desk)("o-1")
 
 
 def not_to_be_taken_back(desk: Desk) -> None:
     charge_tools(desk)("o-1", 100)
     desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
-    failing_tool(desk, errors.NotDone("no"), acts=False)("o-1")
+    refusing_tool(desk)("o-1")
 
 
 @pytest.mark.parametrize("body", [unknown, parked, with_live_work, not_taken_back, not_to_be_taken_back])
@@ -187,29 +179,11 @@ def test_an_unknown_outcome_is_noted_with_its_original_error(desk: Desk) -> None
 # ------------------------------------------------------------------------- what a key reports that an earlier run spent
 
 
-def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> list[errors.CountersignError]:
-    """What two runs of one key raise; the second does nothing."""
-    raised = []
-    for _ in range(2):
-        done = list(desk.done)
-        with pytest.raises(errors.CountersignError) as reported:
-            desk.run((first, "o-1", 100), (then, "o-1"))
-        raised.append(reported.value)
-    assert desk.done == done
-    return raised
-
-
-def test_a_failure_is_reported_again_with_the_tools_text_while_effects_remain(desk: Desk) -> None:
-    refuses = failing_tool(desk, errors.NotDone("no address"), acts=False)
-    failed, again = twice(desk, refund_tool(desk), refuses)
-    assert isinstance(again, errors.EffectFailed) and str(again) == str(failed)
-    assert "NotDone: no address. Still in effect and not undone: refund#1" in str(again)
-
-
-def test_without_remaining_effects_another_key_may_do_all_of_it(desk: Desk) -> None:
-    _, spent = twice(desk, charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False))
-    assert isinstance(spent, errors.AlreadyRedeemed)
-    assert str(spent).endswith("remains in effect. To try again, use another key.")
+def test_a_failure_is_reported_again_while_effects_remain(desk: Desk, refund: Any) -> None:
+    calls = (refund, "o-1", 100), (refusing_tool(desk, "no address"), "o-1")
+    failed, again = (fails(desk, errors.EffectFailed, *calls).said for _ in range(2))
+    assert again == failed and len(desk.done) == 1
+    assert "NotDone: no address. Still in effect and not undone: refund#1" in again
 
 
 PARTLY = {"refund#1": "fired", "notify#2": "failed"}

@@ -1,6 +1,5 @@
 """A damaged record is never continued, and blocks no other transaction."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from tests.fakes.desk import Desk, answering_tool, charge_tools
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 
-Step = Callable[[], Any]
 OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
 CHANGES = {
     "what is firing is said to have failed": f"UPDATE effects SET state = 'failed' WHERE {OF_IT} AND seq = 2",
@@ -34,14 +32,14 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def step(desk: Desk) -> Step:
+def step(desk: Desk) -> Any:
     """A charge with a compensation, and an idempotent call."""
     charge, label = charge_tools(desk), answering_tool(desk, None, name="label", idempotent=True)
     return lambda: desk.run((charge, "o-1", 100), (label, "o-1"))
 
 
 @pytest.fixture
-def died(desk: Desk, step: Step) -> None:
+def died(desk: Desk, step: Any) -> None:
     """The step, dead as its label was fired; and after it a transaction that is approved."""
     with full_after(desk.runtime.journal, 2), pytest.raises(OutcomeUnknown):
         step()
@@ -83,7 +81,7 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
 @pytest.mark.tampers
 @pytest.mark.usefixtures("died")
 @pytest.mark.parametrize("what", ["what is firing is said to have failed", "nothing was redeemed"])
-def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Step, what: str) -> None:
+def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Any, what: str) -> None:
     change(desk, CHANGES[what])
     with pytest.raises(JournalError, match="is not as the SDK wrote it"):
         step()

@@ -66,9 +66,7 @@ def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 100)] * 2)
 
 
-def test_what_fired_is_not_taken_back_by_a_live_tool(
-    desk: Desk, charge: Any, caplog: Any, monkeypatch: Any
-) -> None:
+def test_a_live_tool_undoes_no_fired_effect(desk: Desk, charge: Any, caplog: Any, monkeypatch: Any) -> None:
     notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
     with monkeypatch.context() as broken:
         broken.setattr(desk.runtime.journal.effect_log, "begin_compensation", full)

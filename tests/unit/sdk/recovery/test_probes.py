@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
-from countersign import DidNotHappen, Happened, Unsure, current_effect, errors, probe, resume, tool
+from countersign import DidNotHappen, Happened, Unsure, current_effect, errors, probe, resume
 from countersign.commit.probes import UncertainCall
 from countersign.contract import EffectState
 from countersign.journal import LocalState
-from tests.fakes.desk import (
-    Desk,
-    answering_tool,
-    charge_undone_by_void,
-    effect_rows,
-    failing_tool,
-    service_states,
-    states,
-)
+from tests.fakes.desk import Desk, answering_tool, charge_undone_by_void, effect_rows, service_states, states
+from tests.fakes.running import order_tool, refusing_tool
 from tests.unit.sdk.commit.probed import payment, probed_void
 from tests.unit.sdk.full_disk import full, full_after
 from tests.unit.sdk.transactions.looks import TXN
@@ -150,28 +143,22 @@ def test_a_firing_call_next_to_a_failure_is_unknown_and_not_compensated(desk: De
     ("idempotent", "calls", "state", "after"),
     [(True, 2, "compensated", "settled"), (False, 1, "compensating", "unsettled")],
 )
-def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_only_if_it_is_idempotent(
+def test_scenario_20_only_an_idempotent_compensation_is_called_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, idempotent: bool, calls: int, state: str, after: str
 ) -> None:
     """It is called again with its call key, or a person is asked."""
 
-    @tool("void", resource=("Charge", "charge_id"), idempotent=idempotent, registry=desk.registry)
+    @order_tool(desk, resource=("Charge", "charge_id"), idempotent=idempotent)
     def void(charge_id: str) -> None:
         """Take a charge back."""
         desk.act("void", charge_id)
         monkeypatch.setattr(desk.runtime.journal.effect_log, "write", full)
 
-    desk.publish(void)
     charge = charge_undone_by_void(desk)
-    desk.run(
-        (charge, "o-1"),
-        (failing_tool(desk, errors.NotDone("no"), acts=False), "o-1"),
-        raises=errors.JournalError,
-    )
+    desk.run((charge, "o-1"), (refusing_tool(desk), "o-1"), raises=errors.JournalError)
     desk.runtime.journal.leases.close()
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
         resume(later.runtime)
     assert (found.after, states(desk)["charge#1"]) == (after, state)
-    assert desk.done == [("charge", "o-1"), *[("void", "c-o-1")] * calls]
-    assert len(set(desk.keys[1:])) == 1
+    assert (desk.done, len(set(desk.keys[1:]))) == ([("charge", "o-1"), *[("void", "c-o-1")] * calls], 1)

@@ -14,14 +14,13 @@ from countersign.contract import EffectState
 from countersign.errors import EffectFailed
 from countersign.journal.transactions import Transactions
 from countersign.journal.verification import find_damage
-from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
+from tests.fakes.desk import Desk, answering_tool, notes_in, record_of, save_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full, full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.transactions.looks import TXN
 
 pytestmark = pytest.mark.parametrize("engine", BOTH)
-Note = Callable[[str, str], int]
 
 
 @pytest.fixture
@@ -61,16 +60,15 @@ def paid(desk: Desk, pay: Callable[[str], Any]) -> Callable[[str], Any]:
     return pay
 
 
-def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
+def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Any, paid: Callable[[str], Any]) -> None:
     txn = desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (txn.state, txn.replayed, desk.done) == ("settled", True, [("pay", "o-1")])
-    assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
-    assert in_force(desk) == [("note", "kept")]
+    assert (notes_in(desk.folder / "notes.db"), in_force(desk)) == ([("o-1", "paid")], [("note", "kept")])
     assert live_rows(desk) == [(1, "note", "kept"), (2, "note", "relisted")]
     assert resume(desk.runtime) == []
 
 
-def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
+def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Any, paid: Callable[[str], Any]) -> None:
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(desk.runtime.journal.transactions, "adopt_rerun", full)
@@ -82,7 +80,7 @@ def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: 
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid: Any, then: str) -> None:
+def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Any, save: Any, paid: Any, then: str) -> None:
     """The database has committed, and the files are prepared."""
     calls = [(note, "o-1", "paid"), (save, "a"), (paid, "o-1")]
 
@@ -104,22 +102,20 @@ def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid:
     assert {state for _, _, state in live_rows(desk)} == ends
 
 
-def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Note, save: Callable[[str], None]) -> None:
+def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Any, save: Callable[[str], None]) -> None:
     """The first run's live work was lost with its process, before the payment was begun."""
     pay = answering_tool(desk, None, name="pay")
     with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0):
         desk.run((note, "o-1", "paying"), (note, "o-2", "paying"), (pay, "o-1"))
     assert live_rows(desk) == [(1, "note", "live")] * 2
     desk.run((note, "o-2", "paying"), (save, "a"), (pay, "o-1"))
-    assert live_rows(desk) == [
-        *((1, "note", "undone"), (1, "note", "kept"), (1, "save", "kept")),
-        *((2, "note", "relisted"), (2, "save", "relisted")),
-    ]
+    relisted = [(2, "note", "relisted"), (2, "save", "relisted")]
+    assert live_rows(desk) == [(1, "note", "undone"), (1, "note", "kept"), (1, "save", "kept"), *relisted]
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-2", "paying")], [])
 
 
-def test_it_is_the_only_note(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
+def test_it_is_the_only_note(desk: Desk, note: Any, pay: Callable[[str], Any]) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
@@ -128,7 +124,7 @@ def test_it_is_the_only_note(desk: Desk, note: Note, pay: Callable[[str], Any]) 
     assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
 
 
-def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
+def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Any, pay: Callable[[str], Any]) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FAILED)
@@ -155,9 +151,8 @@ def kept(desk: Desk) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("first", [(), (("o-1", "old"),)], ids=["none", "one"])
-def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[str, str], ...]) -> None:
+def test_other_live_work_is_refused(desk: Desk, note: Any, first: Any, refund: Any) -> None:
     """It was reported as done: the block ended normally although nothing was kept."""
-    refund = refund_tool(desk)
     desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
     left = fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
     again = left.placed[1]
@@ -170,7 +165,7 @@ AGAIN: list[Any] = [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o
 
 
 @pytest.mark.parametrize(("again", "replayed"), AGAIN, ids=["less", "the same", "more"])
-def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, replayed: bool) -> None:
+def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Any, again: Any, replayed: bool) -> None:
     desk.run((note, "o-1", "old"), (refund, "o-1", 5))
     calls = [*((note, *one) for one in again), (refund, "o-1", 5)]
     txn = desk.run(*calls, raises=None if replayed else AlreadyRedeemed)
@@ -178,9 +173,8 @@ def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, 
     assert (kept(desk), len(desk.done)) == ([("o-1", "old")], 1)
 
 
-def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_landed_is_finished_first(desk: Desk, note: Any, monkeypatch: Any, refund: Any) -> None:
     """The crash is repaired for every request of the rerun; reading its own work as kept is another matter."""
-    refund = refund_tool(desk)
 
     def died(*_: object, **__: object) -> None:
         raise SystemExit
@@ -189,12 +183,11 @@ def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pyte
         death.setattr(Transactions, "end", died)
         desk.run((note, "o-1", "old"), (refund, "o-1", 5), raises=SystemExit)
     fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
+    assert (record_of(desk).state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
     assert list(resume(desk.runtime)) == []
 
 
-def test_a_body_that_cannot_do_it_again_raises_with_a_note(desk: Desk, note: Note, refund: Any) -> None:
+def test_a_body_that_cannot_do_it_again_raises_with_a_note(desk: Desk, note: Any, refund: Any) -> None:
     desk.run((note, "o-1", "sold"), (refund, "o-1", 5))
 
     def sold() -> None:
@@ -205,7 +198,7 @@ def test_a_body_that_cannot_do_it_again_raises_with_a_note(desk: Desk, note: Not
     assert not hasattr(fails(desk, LookupError, (sold,), key="t-2").error, "__notes__")
 
 
-def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Note, refund: Any) -> None:
+def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Any, refund: Any) -> None:
     otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran again on that run's results")
     for reported in (nullcontext(), otherwise):
         with reported, desk.step():

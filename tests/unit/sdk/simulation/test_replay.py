@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -26,11 +25,9 @@ from countersign import (
 )
 from countersign.contract import Verdict
 from countersign.journal.export import transaction_digest
-from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, failing_tool, note_tool, notes_in, refund_tool
 from tests.fakes.running import order_tool, run_async
 from tests.unit.sdk.journals import document
-
-Body = Callable[[Transaction], Any]
 
 
 class Receipt(BaseModel):
@@ -56,11 +53,11 @@ def rows(desk: Desk) -> dict[str, list[tuple[Any, ...]]]:
         return {name: sorted(db.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
 
 
-def commit(desk: Desk, body: Body, key: str = "t-1") -> None:
+def commit(desk: Desk, body: Any, key: str = "t-1") -> None:
     run_transaction(body, key=key, runtime=desk.runtime)
 
 
-def again(desk: Desk, body: Body, key: str = "t-1", **options: Any) -> ReplayResult:
+def again(desk: Desk, body: Any, key: str = "t-1", **options: Any) -> ReplayResult:
     """Replay, and see that nothing else happened."""
     done, log, before = list(desk.done), list(desk.face.log), rows(desk)
     found = replay(key, body, runtime=desk.runtime, **options)
@@ -151,8 +148,7 @@ def test_scenario_60_missing_new_and_changed_calls_are_reported_in_place(desk: D
     assert [(one.kind, one.position) for one in nothing.divergences] == [("missing", n) for n in range(1, 6)]
 
 
-def test_scenario_61_equal_calls_repeats_and_tools_that_mean_each_call_replay(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_scenario_61_equal_calls_and_repeats_replay(desk: Desk, refund: Any) -> None:
 
     def step(txn: Transaction) -> list[Any]:
         first = refund("o-1", 100)
@@ -211,8 +207,7 @@ def test_scenario_61_independent_effects_replay_in_any_order(desk: Desk, refund:
     assert [(one.kind, one.position) for one in fewer.divergences] == [("extra", 6)]
 
 
-def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk) -> None:
-    notes = notes_database(desk.folder)
+def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk, notes: Any) -> None:
     note, refund, ran = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk), []
 
     def step(txn: Transaction) -> None:
@@ -315,9 +310,7 @@ def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
     assert not desk.runtime.settings.journal_path.exists()
 
 
-def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_touched(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_uses_journal_and_tools_of_its_runtime(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another journal is named by its path."""
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool
+from countersign import JournalError, MemoryAdapter, ReplayResult, replay, tool
 from countersign.journal.export import transaction_digest
 from countersign.journal.verification import verify
 from tests.fakes.desk import Desk
 from tests.unit.sdk import journals
-
-Document = dict[str, Any]
-Step = Callable[[Transaction], Any]
 
 
 @pytest.fixture
@@ -34,25 +31,25 @@ def step(desk: Desk, refund: Any) -> Any:
 
 
 @pytest.fixture
-def document(desk: Desk, step: Step) -> Document:
+def document(desk: Desk, step: Any) -> Any:
     return journals.document(desk.runtime.journal, "t-1", "t-2")
 
 
-def replayed(desk: Desk, step: Step, export: Any, mode: Any = "verify") -> ReplayResult:
+def replayed(desk: Desk, step: Any, export: Any, mode: Any = "verify") -> ReplayResult:
     found = replay("t-1", step, export=export, mode=mode, runtime=desk.runtime)
     assert isinstance(found, ReplayResult)
     return found
 
 
-def edited(document: Document, edit: Callable[[Document], None]) -> Document:
-    copy: Document = json.loads(json.dumps(document))
+def edited(document: Any, edit: Callable[[Any], None]) -> Any:
+    copy: Any = json.loads(json.dumps(document))
     edit(copy["transactions"][0])
     return copy
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])
-def test_scenario_58_an_export_as_it_was_written_replays(
-    desk: Desk, step: Step, document: Document, mode: Any, monkeypatch: pytest.MonkeyPatch
+def test_scenario_58_an_unchanged_export_replays(
+    desk: Desk, step: Any, document: Any, mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where there is no journal and no service; how it is laid out is no part of what it says."""
     (path := desk.folder / "export.json").write_text(json.dumps(document, sort_keys=True, indent=7))
@@ -82,9 +79,7 @@ EDITS: list[Any] = [
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_scenario_58_an_export_that_was_edited_is_refused(
-    desk: Desk, step: Step, document: Document, edit: Callable[[Document], None]
-) -> None:
+def test_scenario_58_an_edited_export_is_refused(desk: Desk, step: Any, document: Any, edit: Any) -> None:
     """Also where it is another transaction that was."""
     first, second = document["transactions"]
     for order in ([first, second], [second, first]):
@@ -93,7 +88,7 @@ def test_scenario_58_an_export_that_was_edited_is_refused(
             replayed(desk, step, changed)
 
 
-def test_one_without_digests_replays(desk: Desk, step: Step, document: Document) -> None:
+def test_one_without_digests_replays(desk: Desk, step: Any, document: Any) -> None:
     for one in document["transactions"]:
         del one["digest"], one["chain"]
         one["effects"][0]["result"] = '"tampered with"'
@@ -103,10 +98,10 @@ def test_one_without_digests_replays(desk: Desk, step: Step, document: Document)
     assert reported.startswith("the export of 't-1' has no digest, so it cannot be verified")
 
 
-def test_a_digest_has_no_key(desk: Desk, step: Step, document: Document) -> None:
+def test_a_digest_has_no_key(desk: Desk, step: Any, document: Any) -> None:
     """What a digest without a key proves, and what it does not."""
 
-    def forge(one: Document) -> None:
+    def forge(one: Any) -> None:
         one["effects"][0] |= {"result": '"forged"', "call_key": "0" * 64}
         one["digest"] = transaction_digest(one)
 

@@ -12,7 +12,7 @@ from countersign import MemoryAdapter, NotRecorded, errors, replay, tool, transa
 from countersign.contract import EffectState
 from countersign.journal.verification import find_damage
 from countersign.transactions.call_list import CallList
-from tests.fakes.desk import Desk, answering_tool, failing_tool, refund_tool
+from tests.fakes.desk import Desk, answering_tool, failing_tool, record_of, refund_tool
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 
@@ -77,8 +77,7 @@ def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_dive
     (one,) = other.divergences
     assert other.status == "diverged"
     assert (one.kind, one.lane, one.position, one.tool) == ("result", "live", 1, "look")
-    assert (one.recorded, one.now) == ("0", "7")
-    assert str(one) == "live call 1 of look: its result was 0 and is 7"
+    assert (one.recorded, one.now, str(one)) == ("0", "7", "live call 1 of look: its result was 0 and is 7")
     assert run(desk, look, key="t-2") == [7]  # and nothing was kept of the replay
     assert kept(desk) == [b"0"]
 
@@ -256,8 +255,7 @@ def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) 
     desk.service.settle(txn, desk.service.latest(txn).held[0].effect.effect_id, EffectState.FIRED)
     world.now = 2
     desk.run((look, "ada"), (pay, "o-1"))
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    rows = desk.runtime.journal.transactions.live(record)
+    rows = desk.runtime.journal.transactions.live(record_of(desk))
     assert [(row.args, row.state.value, row.result) for row in rows][-1] == ({"who": "ada"}, "kept", b"2")
     assert find_damage(desk.runtime.journal.database, txn) is None
 
@@ -273,8 +271,7 @@ def test_a_call_that_a_rerun_brought_back_is_kept_with_what_it_returned_now(desk
     world.now = 2
     desk.run((look,), (refund, "o-1", 100))
     assert kept(desk) == [b"2"]
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    assert [row.state.value for row in desk.runtime.journal.transactions.live(record)] == ["kept"]
+    assert [row.state.value for row in desk.runtime.journal.transactions.live(record_of(desk))] == ["kept"]
 
 
 def test_what_was_undone_since_is_replayed_with_what_it_returned(desk: Desk) -> None:

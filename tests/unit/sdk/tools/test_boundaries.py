@@ -68,8 +68,7 @@ def test_current_effect_is_the_one_that_fires_and_nothing_outside(desk: Desk, re
         refused(current_effect)
     (effect,) = seen
     assert (effect.effect_id, effect.call_key) == (placed.effect_id, placed.call_key)
-    assert (effect.txn, effect.tool) == (txn.txn, "look")
-    assert (placed.outcome, desk.done) == ("fired", [])
+    assert (effect.txn, effect.tool, placed.outcome, desk.done) == (txn.txn, "look", "fired", [])
     refused(current_effect)
 
 

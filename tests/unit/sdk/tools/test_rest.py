@@ -47,9 +47,7 @@ DOUBTS = dict.fromkeys([202, 207, 301, 308, 408, 409, 500, 504], (errors.Outcome
 
 
 @pytest.mark.parametrize("status", REFUSALS | DOUBTS)
-def test_a_refusal_is_not_done_and_other_statuses_are_unknown(
-    desk: Desk, bank: Bank, charge: Any, status: int
-) -> None:
+def test_only_a_refusal_is_not_done(desk: Desk, bank: Bank, charge: Any, status: int) -> None:
     bank.status, bank.body, bank.headers = status, b"no order", {"Location": f"{bank.url}/elsewhere"}
     error, state = (REFUSALS | DOUBTS)[status]
     left = fails(desk, error, (charge, *CALL), match=f"answered {status}: no order")

@@ -211,8 +211,7 @@ def test_a_probe_may_ask_for_the_last_of_several_requests(desk: Desk, bank: Bank
     bank.statuses, bank.status = [201, 503], 200
     left = run(desk, both)
     (_, held), (_, captured), (asked, _) = sent_keys(bank)
-    assert (held, asked) == (left.placed[0].call_key, f"/captures/{captured}")
-    assert left.txn.state == "settled"
+    assert (held, asked, left.txn.state) == (left.placed[0].call_key, f"/captures/{captured}", "settled")
 
 
 @pytest.mark.parametrize("at", [0, -1])

@@ -89,12 +89,10 @@ def test_the_draft_repeats_the_declaration(registry: ToolRegistry) -> None:
     text, number = {"type": "string"}, {"type": "integer"}
     lines = {"type": "array", "items": an_object(sku=text, count=number)}
     kind = {"type": "string", "enum": ["a", "b"]}
-    assert manifest.args == an_object(
-        customer=text, lines=lines, total=number, kind=kind, card=text, title=text
-    )
+    expected = an_object(customer=text, lines=lines, total=number, kind=kind, card=text, title=text)
+    assert manifest.args == expected
     assert (manifest.risk, manifest.groups, manifest.secret) == ("high", ("orders",), ("/card",))
-    assert manifest.money[0].currency == "const:EUR"
-    assert manifest.description == "Create an order."
+    assert (manifest.money[0].currency, manifest.description) == ("const:EUR", "Create an order.")
 
 
 def test_defaults_are_required_in_the_draft_because_they_are_always_written(registry: ToolRegistry) -> None:
@@ -113,12 +111,12 @@ def test_a_draft_without_a_resource_or_of_a_dict_of_anything_is_refused(registry
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The manifest path of `reviewed_tool`."""
+    """The manifest path of `reviewed`."""
     return tmp_path / "refund.json"
 
 
 @pytest.fixture
-def reviewed_tool(desk: Desk, path: Path) -> Any:
+def reviewed(desk: Desk, path: Path) -> Any:
     """A refund whose manifest is next to its module."""
     return refund_tool(desk, manifest=path)
 
@@ -126,15 +124,15 @@ def reviewed_tool(desk: Desk, path: Path) -> Any:
 CALL = "o-1", 100
 
 
-def test_a_manifest_next_to_the_module_is_used_by_default(desk: Desk, path: Path, reviewed_tool: Any) -> None:
-    path.write_bytes(manifest_json(tool_of(reviewed_tool).draft_manifest()))
-    run(desk, (reviewed_tool, *CALL))
+def test_a_manifest_next_to_the_module_is_used_by_default(desk: Desk, path: Path, reviewed: Any) -> None:
+    path.write_bytes(manifest_json(tool_of(reviewed).draft_manifest()))
+    run(desk, (reviewed, *CALL))
     assert (desk.face.asked("/v1/tools"), len(desk.done)) == (0, 1)
 
 
-def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, reviewed_tool: Any) -> None:
+def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, reviewed: Any) -> None:
     path.write_text("{}")
-    fails(desk, errors.RegistrationError, (reviewed_tool, *CALL), match=r"refund\.json")
+    fails(desk, errors.RegistrationError, (reviewed, *CALL), match=r"refund\.json")
 
 
 ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"order_id": {"type": "string"}}}
@@ -149,11 +147,9 @@ MISFITS: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "error", "says"), MISFITS)
-def test_manifest_refusals(
-    desk: Desk, path: Path, reviewed_tool: Any, changes: Any, error: Any, says: str
-) -> None:
-    path.write_text(json.dumps(changed(tool_of(reviewed_tool).draft_manifest(), **changes).to_json()))
-    fails(desk, error, (reviewed_tool, *CALL), match=says)
+def test_manifest_refusals(desk: Desk, path: Any, reviewed: Any, changes: Any, error: Any, says: str) -> None:
+    path.write_text(json.dumps(changed(tool_of(reviewed).draft_manifest(), **changes).to_json()))
+    fails(desk, error, (reviewed, *CALL), match=says)
     assert desk.done == []
 
 

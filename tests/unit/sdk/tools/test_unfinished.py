@@ -177,9 +177,7 @@ OPTIONS: Any = [{"failure_means": "not_done"}, {"idempotent": True}, {"own_threa
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
-def test_unfinished_work_is_unknown_even_if_the_tool_says_not_done(
-    desk: Desk, made: Any, options: dict[str, Any]
-) -> None:
+def test_unfinished_work_is_unknown_with_any_option(desk: Desk, made: Any, options: dict[str, Any]) -> None:
     fails(desk, errors.OutcomeUnknown, returning(desk, made, **options), match=NOT_RUN)
     assert (len(desk.done), ran) == (1, [])
 

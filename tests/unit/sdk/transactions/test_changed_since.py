@@ -83,9 +83,7 @@ def test_unfinished_keeps_the_key(desk: Desk, calls: Any, cut: Any, others: list
 
 
 @pytest.mark.parametrize("change", [{"title": "Pay back"}, {"idempotent": True}, {}], ids=str)
-def test_what_was_cut_goes_on_by_the_list_of_then(
-    desk: Desk, refund: Any, calls: Any, cut: Any, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
-) -> None:
+def test_a_cut_step_goes_on(desk: Desk, refund: Any, calls: Any, cut: Any, caplog: Any, change: Any) -> None:
     """As recovery does: what was firing is unknown, and nothing is called twice or anew. People agreed to the manifest
     of then, and by that one a second call acts twice.
     """

@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from countersign import SQLiteAdapter, Transaction, errors, tracing
+from countersign import Transaction, errors, tracing
 from countersign.journal.transactions import Transactions
 from countersign.transactions.call_list import CallList
 from countersign.transactions.intake import Intake
 from countersign.transactions.step import Step
-from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, failing_tool, notes_in, refund_tool
 from tests.fakes.running import fails, run
 from tests.unit.sdk.journal.test_heartbeat import until
 from tests.unit.sdk.journals import BOTH
@@ -62,8 +62,7 @@ DONE = {"as it ends", "it has ended"}
 
 @on_both
 @pytest.mark.parametrize("where", PLACES)
-def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str, refund: Any) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
+def test_it_leaves_nothing_open_and_the_key_free(desk: Desk, where: str, refund: Any, note: Any) -> None:
 
     def step(key: str) -> Transaction:
         return run(desk, (note, key, "hello"), (refund, key, 100), key=key).txn
@@ -115,9 +114,7 @@ def test_an_interrupt_of_a_tool_notes_fired_and_unknown_effects(desk: Desk, erro
 def test_an_interrupt_before_firing_notes_the_state_of_the_step(desk: Desk, refund: Any) -> None:
     on_view(desk, interrupt)
     waiting = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
-    assert (
-        waiting.startswith("transaction 't-1': parked (refund#1 review); ") and "goes on with it" in waiting
-    )
+    assert waiting.startswith("transaction 't-1': parked (refund#1 review); ")
     desk.face.faults["/v1/transactions"] = [KeyboardInterrupt()]
     stopped = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 5), key="t-2").error)
     assert "stopped (refund#1 staged)" in stopped and "until the same block runs again" in stopped
@@ -193,7 +190,7 @@ def test_what_has_fired_is_known_without_the_journal(desk: Desk, unreadable: Any
 
 @pytest.mark.parametrize(("submitted", "reported"), [(False, "never submitted"), (True, "not known whether")])
 @on_both
-def test_of_what_did_not_return_is_said_what_is_known(
+def test_a_missing_result_says_why(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, unreadable: Any, submitted: bool, reported: str
 ) -> None:
     def broken(*_: object) -> NoReturn:
@@ -208,8 +205,7 @@ def test_of_what_did_not_return_is_said_what_is_known(
 
 
 @on_both
-def test_an_error_of_the_body_is_noted_and_live_work_is_undone(desk: Desk, outage: Outage) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
+def test_an_error_of_the_body_undoes_live_work(desk: Desk, outage: Outage, note: Any, refund: Any) -> None:
     with pytest.raises(ZeroDivisionError), desk.step():
         note("o-1", "hello")
         refund("o-1", 100)

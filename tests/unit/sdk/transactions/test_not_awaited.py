@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -140,18 +141,6 @@ SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"
 
 
-def adding_tool(desk: Desk) -> Any:
-    memory = MemoryAdapter({"n": 0})
-
-    @tool("add", lane="live", adapter=memory, registry=desk.registry)
-    async def add(amount: int) -> int:
-        """Add to the number."""
-        memory["n"] = memory["n"] + amount
-        return int(memory["n"])
-
-    return add, memory
-
-
 async def later(go: asyncio.Event, call: Any) -> None:
     await go.wait()
     answer = call()
@@ -159,43 +148,33 @@ async def later(go: asyncio.Event, call: Any) -> None:
         await answer
 
 
-async def fails() -> None:
-    raise LookupError("no")
-
-
-async def begun_in_a_block_taken_back(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
-    with pytest.raises(LookupError):
-        async with transaction(runtime=desk.runtime):
-            with txn.parallel():
-                task = asyncio.create_task(late)
-                await asyncio.gather(task, fails())  # which cancels nothing else
-    return task
-
-
-async def begun_in_a_block_that_ended(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
-    with txn.parallel():
-        return asyncio.create_task(late)
-
-
-async def begun_in_a_nested_one(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
-    with pytest.raises(LookupError):
-        async with transaction(runtime=desk.runtime):
-            task = asyncio.create_task(late)
-            await fails()
-    return task
-
-
-BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_nested_one]
+BEGUN = {  # in a nested block that raises, in a parallel block
+    "a block taken back": (True, True),
+    "a block that ended": (False, True),
+    "a nested one": (True, False),
+}
 
 
 @pytest.mark.parametrize("lane", ["staged", "live"])
-@pytest.mark.parametrize("begun", BEGUN)
-async def test_a_straggler_does_not_land_in_the_next(desk: Desk, refund: Any, begun: Any, lane: str) -> None:
-    add, memory = adding_tool(desk)
+@pytest.mark.parametrize(("nested", "parallel"), BEGUN.values(), ids=BEGUN)
+async def test_a_straggler_does_not_land_in_the_next(
+    desk: Desk, refund: Any, nested: bool, parallel: bool, lane: str
+) -> None:
+    memory = MemoryAdapter({"n": 0})
+
+    @tool("add", lane="live", adapter=memory, registry=desk.registry)
+    async def add(amount: int) -> None:
+        memory["n"] = memory["n"] + amount
+
     async with desk.step() as txn:
         go = asyncio.Event()
         call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
-        task = await begun(desk, txn, later(go, call))
+        with suppress(LookupError):
+            async with transaction(runtime=desk.runtime) if nested else nullcontext():
+                with txn.parallel() if parallel else nullcontext():
+                    task = asyncio.create_task(later(go, call))
+                    if nested:
+                        raise LookupError
         with txn.parallel():
             go.set()
             with pytest.raises(errors.OutsideTransaction, match=REFUSED):

@@ -102,9 +102,7 @@ def test_an_unknown_outcome_is_raised_despite_a_refusal(desk: Desk, notify: Any,
     assert desk.done == [("notify", "o-1")]
 
 
-def test_over_its_quota_a_waiting_program_learns_the_reviewers(
-    desk: Desk, live_step: Any, slept: Any
-) -> None:
+def test_over_its_quota_the_reviewers_are_known(desk: Desk, live_step: Any, slept: Any) -> None:
     refusing(desk, TOO_MANY, 10_000)
     with pytest.raises(ReviewPending, match="so many") as pending:
         waited(desk, live_step, 30)
@@ -120,7 +118,7 @@ def test_it_obeys_retry_after(desk: Desk, slept: Any, step: str, request: pytest
 
 
 @pytest.mark.parametrize(("times", "wait"), [(8, 600), (10_000, 200)])  # each submission is tried four times
-def test_over_its_quota_a_rerun_is_tried_again_within_its_wait(
+def test_a_rerun_over_its_quota_is_retried(
     desk: Desk, notes: Any, live_step: Any, slept: Any, monkeypatch: Any, times: int, wait: int
 ) -> None:
     submit, refused = desk.service.submit, itertools.count(1)

@@ -69,30 +69,13 @@ def test_async_tools_of_the_block_fire_at_the_same_time(desk: Desk) -> None:
         return order_id
 
     met = asyncio.run(run_async(desk, [(meet, f"o-{n}") for n in range(3)])).placed
-    assert [one.result for one in met] == ["o-0", "o-1", "o-2"]
-    assert set(began) == {one.call_key for one in met}
+    assert ([one.result for one in met], set(began)) == (["o-0", "o-1", "o-2"], {one.call_key for one in met})
 
 
 def test_of_neighbouring_blocks_the_first_ends_before_the_second_begins(desk: Desk) -> None:
     tools = meeting_tool(desk, 2, "first"), meeting_tool(desk, 2, "second")
     run(desk, *([(meet, "o-1"), (meet, "o-2")] for meet in tools))
     assert [one[0] for one in desk.done] == ["first", "first", "second", "second"]
-
-
-def test_only_the_idempotent_ones_that_failed_are_called_again_with_their_keys(desk: Desk) -> None:
-    calls: list[tuple[str, str]] = []
-
-    @order_tool(desk, idempotent=True)
-    def flaky(order_id: str) -> str:
-        calls.append((order_id, current_effect().call_key))
-        if order_id != "o-1" and len([one for one in calls if one[0] == order_id]) == 1:
-            raise ConnectionError("once")
-        return order_id
-
-    left = run(desk, [(flaky, f"o-{n}") for n in range(3)])
-    assert ([one.result for one in left.placed], left.txn.state) == (["o-0", "o-1", "o-2"], "settled")
-    assert sorted(one[0] for one in calls) == ["o-0", "o-0", "o-1", "o-2", "o-2"]
-    assert len({key for _, key in calls}) == 3
 
 
 # ------------------------------------------------------------------------------- where calls come from
@@ -124,8 +107,7 @@ def test_calls_of_tasks_and_threads_have_one_order(desk: Desk, refund: Any) -> N
     assert (called("t-1", orders[::-1]), desk.done) == (first, [])  # the same list: nothing fires again
 
 
-def test_threads_of_a_pool_join_with_a_copy_of_the_context_and_equal_calls_are_one(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_threads_join_with_a_copy_of_the_context(desk: Desk, refund: Any) -> None:
     with desk.step() as txn, txn.parallel(), ThreadPoolExecutor(4) as pool:
         calls = [inside(pool, refund, f"o-{n % 4}", 100) for n in range(16)]
         made = {id(call.result(SECONDS)): call.result() for call in calls}
@@ -204,8 +186,7 @@ def test_a_tool_bound_to_one_thread_is_refused_in_a_parallel_block(desk: Desk) -
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_calls_that_could_not_be_put_in_order_are_not_committed(desk: Desk, monkeypatch: Any) -> None:
-    refund = refund_tool(desk)
+def test_unordered_calls_are_not_committed(desk: Desk, monkeypatch: Any, refund: Any) -> None:
 
     async def body(_: object) -> None:
         monkeypatch.setattr(desk.runtime.journal.transactions, "relist", full)

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from countersign import MemoryAdapter, SQLiteAdapter, errors, tool, transaction
-from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
+from tests.fakes.desk import Desk, note_tool, notes_in, record_of, refund_tool
 from tests.fakes.running import run
 from tests.unit.sdk.transactions.test_parallel import SECONDS, in_block, inside
 
 
-def test_scenario_51_live_effects_of_many_threads_do_not_disturb_each_other(desk: Desk, notes: Path) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes))
+def test_scenario_51_live_effects_of_threads_take_turns(desk: Desk, notes: Path, note: Any) -> None:
     orders = [f"o-{n:02}" for n in range(20)]
     with desk.step() as txn, txn.parallel(), ThreadPoolExecutor(4) as pool:
         made = [inside(pool, note, order, "bad" if order[-1] == "3" else "good") for order in orders]
@@ -164,5 +163,4 @@ def test_a_live_effect_that_still_runs_when_its_block_ends_is_not_kept_half(desk
         refund("o-1", 100)
         with block, txn.parallel():
             moving.begin(pool)
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    assert (moving.memory.snapshot(), desk.done, record.state) == ({}, [], "ended")
+    assert (moving.memory.snapshot(), desk.done, record_of(desk).state) == ({}, [], "ended")

@@ -155,8 +155,7 @@ def test_scenarios_41_and_43_the_same_call_again_answers_what_was_stored(desk: D
             assert ends(life, refund) == (RESULT, replayed, "settled")
     with desk.restarted() as later, later.step() as again:
         stored = refund(order_id="o-1", tags=None, amount_cents=100)
-    assert (stored.result, again.replayed, len(again.effects)) == (RESULT, True, 1)
-    assert desk.done == DONE
+    assert (stored.result, again.replayed, len(again.effects), desk.done) == (RESULT, True, 1, DONE)
 
 
 @pytest.mark.parametrize("others", [1, 3])

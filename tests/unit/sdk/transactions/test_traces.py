@@ -57,8 +57,7 @@ def left_by(desk: Desk, call: Callable[[], object], how: str, **said: Any) -> Ba
 
 def require_short(error: BaseException, how: str) -> None:
     name, leave = ("block", "__exit__") if how == "with" else ("async_block", "__aexit__")
-    assert [frame.name for frame in frames(error)][-2:] == [name, leave]
-    assert ours(error) == [leave]
+    assert ([frame.name for frame in frames(error)][-2:], ours(error)) == ([name, leave], [leave])
 
 
 def refunding(amount: int) -> Prepared:
@@ -152,8 +151,7 @@ def test_each_of_a_group_is_as_short(how: str, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("bug", [AssertionError("only what was entered"), OSError(5, "input/output error")])
-def test_what_is_no_answer_keeps_every_frame(bug: Exception, how: str, desk: Desk, monkeypatch: Any) -> None:
-    refund = refund_tool(desk)
+def test_a_bug_keeps_every_frame(bug: Exception, how: str, desk: Desk, monkeypatch: Any, refund: Any) -> None:
 
     async def broken(_: Commit) -> None:
         raise bug
@@ -178,8 +176,7 @@ def test_what_the_block_raised_is_left_as_it_is(how: str, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_one_of_a_step_shows_who_ran_it_and_its_own_line(how: str, denied: bool, desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_an_error_of_a_step_shows_its_line(how: str, denied: bool, desk: Desk, refund: Any) -> None:
     desk.service.policy = lambda *_: Verdict.DENY
 
     def step(_: object) -> None:
