@@ -136,8 +136,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 def test_what_does_not_say_is_an_error_and_never_zero(answer: Any, looked_for: str) -> None:
     with pytest.raises(UsageUnknown) as error:
         read_usage(answer)
-    assert looked_for in str(error.value)
-    assert type(answer).__name__ in str(error.value)
+    assert looked_for in str(error.value) and type(answer).__name__ in str(error.value)
     usage = read_usage(answer, unknown_tokens=True)
     assert usage.billed is None
     assert 0 not in {usage.input_tokens, usage.output_tokens}

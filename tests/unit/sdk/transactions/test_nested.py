@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, tool, transaction
+from countersign import FilesAdapter, Serialize, SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.adapters.protocol import Savepoint
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in, save_tool
+from tests.fakes.desk import Desk, asked_of_policy, notes_in, save_tool
 from tests.unit.sdk.full_disk import full
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
@@ -138,6 +138,7 @@ def test_independent_effects_of_an_inner_block_that_raises_are_dropped(desk: Des
 
 
 OWN: Any = [{"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True}]
+OWN += [{"isolation": Serialize()}]
 
 
 @pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own)))
@@ -164,10 +165,9 @@ def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: De
         pytest.fail("it was entered")
 
 
-def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: Path, refund: Any) -> None:
-    database = SQLiteAdapter(notes)
-    note = note_tool(desk, database)
-
+def test_a_lost_savepoint_undoes_the_whole(
+    desk: Desk, notes: Any, database: Any, note: Any, refund: Any
+) -> None:
     @tool("break", lane="live", adapter=database, registry=desk.registry)
     def lose_the_savepoint() -> None:
         """End the block behind the adapter's back."""

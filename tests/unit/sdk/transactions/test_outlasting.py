@@ -86,13 +86,6 @@ def refusing(desk: Desk, refused: Refused, times: int, act: Any = lambda: None) 
     desk.service.wait = look  # type: ignore[method-assign]
 
 
-def test_over_its_quota_who_waits_for_a_person_goes_on_waiting(desk: Desk, notify: Any, slept: Any) -> None:
-    refusing(desk, TOO_MANY, 20, lambda: settle(desk))  # which is five looks, each tried four times
-    waited(desk, notify, 600)
-    assert desk.done == [("notify", "o-1")]
-    assert slept.count(60) == 5  # as long as the service says that it lasts
-
-
 @pytest.mark.usefixtures("slept")
 @pytest.mark.parametrize("refused", [TOO_MANY, Refused(403, ErrorCode.NOT_REDEEMER)], ids=str)
 def test_an_unknown_outcome_is_raised_despite_a_refusal(desk: Desk, notify: Any, refused: Any) -> None:
@@ -110,11 +103,18 @@ def test_over_its_quota_the_reviewers_are_known(desk: Desk, live_step: Any, slep
     assert all(pause <= 30 for pause in slept)  # and no longer than the given wait
 
 
-@pytest.mark.parametrize("step", ["refunds", "live_step"])
-def test_it_obeys_retry_after(desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest) -> None:
-    refusing(desk, TOO_MANY, 12, lambda: desk.service.approve(TXN))  # three looks, each tried four times
+def approve(desk: Desk) -> None:
+    desk.service.approve(TXN)
+
+
+WAITING = [("notify", 5, settle), ("refunds", 3, approve), ("live_step", 3, approve)]
+
+
+@pytest.mark.parametrize(("step", "looks", "act"), WAITING)
+def test_it_obeys_retry_after(desk: Desk, slept: Any, step: str, looks: int, act: Any, request: Any) -> None:
+    refusing(desk, TOO_MANY, 4 * looks, lambda: act(desk))  # each look is tried four times
     waited(desk, request.getfixturevalue(step), 600)
-    assert (slept.count(60), desk.done) == (3, LARGE)
+    assert (slept.count(60), len(desk.done)) == (looks, 1)
 
 
 @pytest.mark.parametrize(("times", "wait"), [(8, 600), (10_000, 200)])  # each submission is tried four times

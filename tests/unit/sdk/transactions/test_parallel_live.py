@@ -23,8 +23,8 @@ def test_scenario_51_live_effects_of_threads_take_turns(desk: Desk, notes: Path,
     assert [order for order, _ in notes_in(notes)] == [one for one in orders if one[-1] != "3"]
 
 
-def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None:
-    database, inside = SQLiteAdapter(notes), [0, 0]
+def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Any, database: Any) -> None:
+    inside = [0, 0]
 
     @tool("slow_note", lane="live", adapter=database, registry=desk.registry)
     async def slow_note(order_id: str) -> None:
@@ -44,10 +44,7 @@ def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None
     assert ([one for one, _ in notes_in(notes)], inside[1]) == (["o-0", "o-2", "o-4"], 1)
 
 
-def test_a_plain_live_tool_does_not_stop_the_loop_for_one_that_runs_in_it(desk: Desk, notes: Path) -> None:
-    database = SQLiteAdapter(notes)
-    note = note_tool(desk, database)
-
+def test_a_plain_live_tool_does_not_stop_the_loop(desk: Desk, notes: Any, database: Any, note: Any) -> None:
     @tool("think", lane="live", adapter=database, registry=desk.registry)
     async def think(go: str) -> None:
         await asyncio.sleep(0.02)
@@ -64,10 +61,9 @@ def test_a_plain_live_tool_does_not_stop_the_loop_for_one_that_runs_in_it(desk: 
     assert notes_in(notes) == []
 
 
-def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Desk, notes: Path) -> None:
-    database = SQLiteAdapter(notes)
-    note = note_tool(desk, database)
-
+def test_a_live_tool_calls_another_but_not_from_a_task(
+    desk: Desk, notes: Any, database: Any, note: Any
+) -> None:
     @tool("both", lane="live", adapter=database, registry=desk.registry)
     async def both(where: str) -> None:
         """Write by another tool."""
