@@ -326,6 +326,12 @@ def record_of(desk: Desk, key: str = "t-1") -> TransactionRecord:
     return record
 
 
+def listed(desk: Desk, columns: str, where: str = "lane = 'live'") -> list[tuple[Any, ...]]:
+    """These columns of the journal's rows of effects, list by list."""
+    query = f"SELECT {columns} FROM effects WHERE {where} ORDER BY staging, lane, seq"
+    return [tuple(row) for row in desk.runtime.journal.database.rows(query)]
+
+
 def service_states(desk: Desk, txn: str) -> list[str]:
     """What the service says of each effect."""
     return [one.state.value for one in desk.service.latest(txn).held]

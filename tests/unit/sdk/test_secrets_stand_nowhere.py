@@ -20,7 +20,7 @@ from countersign.cli.app import app
 from countersign.commit.plan import plan_from_journal
 from countersign.contract import EffectState
 from countersign.contract.states import Outcome
-from countersign.journal import EffectOutcome, Lease, LocalState, RemoteOutcome
+from countersign.journal import EffectOutcome, LocalState, RemoteOutcome
 from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key
@@ -174,7 +174,6 @@ def _taken_back(airline: Airline) -> None:
         return lambda: (airline.book(flight, 5, PASSENGER), airline.pay(order, SECRET))
 
     failed = airline.meets(errors.EffectFailed, step("F2", "refused"), "taken back")
-    assert isinstance(failed.__cause__, errors.ToolRaised)
     assert (failed.__cause__.kind, desk.done[-1]) == ("NotDone", ("release", SECRET, f"F2-{SECRET}"))
     airline.meets(errors.EffectFailed, step("bad", "refused"), "could not be taken back")
     assert desk.done[-1] == ("release", SECRET, f"bad-{SECRET}")
@@ -189,8 +188,7 @@ def _unknown_and_settled(airline: Airline) -> None:
     reported = json.dumps(SECRET, ensure_ascii=False).encode()
     settlements = json.dumps([{"answer": "fired", "name": "Maya", "person": "p", "result": SECRET}])
     news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), reported)
-    lease = runtime.journal.leases.acquire(unknown.txn)
-    assert isinstance(lease, Lease)
+    lease: Any = runtime.journal.leases.acquire(unknown.txn)
     runtime.journal.effect_log.learn(lease, row.staging, [news])
     runtime.journal.leases.release(lease)
     (row,) = effect_rows(desk, "settled")

@@ -14,7 +14,7 @@ from countersign.texts import MAX_TEXT, storable, text_of
 from tests.fakes.desk import Desk, answering_tool, charge_tools, failing_tool, service_states, states
 from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import BOTH
-from tests.unit.sdk.tools.test_unwritable_args import Raising, RaisingDict, shared, twice
+from tests.unit.sdk.tools.test_unwritable_args import RaisingDict, fail, shared, twice
 
 
 class LyingText(str):
@@ -181,11 +181,20 @@ def test_a_failure_at_the_same_time_as_others_is_written_as_it_is(desk: Desk) ->
     assert states(desk) == {"charge#1": "compensated", "notify#2": "failed"}
 
 
+class Unwritable:
+    """A result that nothing can be read of."""
+
+    __repr__ = __eq__ = fail  # type: ignore[assignment]
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name) if name.startswith("__") else fail()
+
+
 RESULTS: dict[str, Callable[[], Any]] = {
     "half a surrogate pair": lambda: {"name": "\udcff"},
     "a key of half a pair": lambda: {"\udcff": 1},
     "U+0000": lambda: "a\0b",
-    "an object": Raising,
+    "an object": Unwritable,
     "a mapping that raises": lambda: RaisingDict(a=1),
     "a list of itself": twice,
     "values shared 2**60 times": shared,

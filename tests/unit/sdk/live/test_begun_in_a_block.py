@@ -6,7 +6,7 @@ import pytest
 
 from countersign import LiveSession, MemoryAdapter, errors, tool, transaction
 from countersign.adapters.protocol import Savepoint
-from tests.fakes.desk import Desk, notes_in
+from tests.fakes.desk import Desk, listed, notes_in
 
 
 class Plain(MemoryAdapter):
@@ -64,9 +64,7 @@ def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain
         assert plain.undone == {*plain.sessions}
         put("outer")
     assert ([*plain.snapshot()], txn.state, len(plain.sessions)) == (["outer"], "settled", 3)
-    asked = "SELECT staging, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq"
-    rows = [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
-    assert rows == [(1, "undone"), (1, "undone"), (1, "kept")]
+    assert listed(desk, "staging, state") == [(1, "undone"), (1, "undone"), (1, "kept")]
 
 
 def test_the_others_are_still_taken_back(desk: Desk, notes: Any, note: Any, plain: Plain, put: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from countersign import Abort, Retry, Serialize, Transaction, errors, run_transaction, tool
 from countersign.adapters.contract_suite import ContractResource
-from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.desk import Desk, listed, refund_tool
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
 from tests.unit.sdk.journals import BOTH
 
@@ -59,8 +59,7 @@ class Agent:
 
 def lists(desk: Desk) -> list[tuple[int, str]]:
     """Every live effect in the journal: of which list, and how it ended."""
-    asked = "SELECT staging, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
-    return [tuple(row) for row in desk.runtime.journal.database.rows(asked)]
+    return listed(desk, "staging, state")
 
 
 # ------------------------------------------------------------------------------------------ Abort, always

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from countersign import SQLiteAdapter, Transaction, errors, tool, transaction
+from countersign import SQLiteAdapter, errors, tool, transaction
 from countersign.journal.queries import LIVE_LANE, TransactionFilter, count
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, notes_database, notes_in, record_of, refund_tool
+from tests.fakes.desk import Desk, listed, notes_database, notes_in, record_of, refund_tool
 from tests.fakes.running import run_async
 from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.journals import BOTH, document
@@ -33,9 +33,8 @@ def live_rows(desk: Desk) -> list[tuple[str, str, str | None]]:
     return [(row.tool, row.state.value, row.error) for row in rows]
 
 
-def rows_of_run(desk: Desk, txn: Transaction) -> list[tuple[str, str | None]]:
-    asked = "SELECT state, error FROM effects WHERE txn = ? ORDER BY staging, seq"
-    return [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
+def rows_of_run(desk: Desk) -> list[tuple[Any, ...]]:
+    return listed(desk, "state, error", "true")
 
 
 def live_count(desk: Desk) -> int:
@@ -51,7 +50,7 @@ def test_the_journal_records_undone_and_kept_effects(desk: Desk, notes: Path, no
         note("o-1", "first")
         caught(note)
         note("o-2", "second")
-        assert rows_of_run(desk, txn) == [("live", None), ("undone", RAISED[2]), ("live", None)]
+        assert rows_of_run(desk) == [("live", None), ("undone", RAISED[2]), ("live", None)]
     assert (live_rows(desk), live_count(desk), txn.state) == ([KEPT, RAISED, KEPT], 2, "settled")
     assert notes_in(notes) == [("o-1", "first"), ("o-2", "second")]
     (counted,) = count(desk.runtime.journal.database, TransactionFilter())["tools"]
@@ -98,7 +97,7 @@ def test_a_step_in_which_every_call_raised_spends_no_key(desk: Desk, notes: Path
 
 def test_a_body_that_fails_anyway_leaves_all_undone(desk: Desk, notes: Path, note: Any) -> None:
     txn = desk.run((note, "o-1", "first"), (caught, note), (divmod, 1, 0), raises=ZeroDivisionError)
-    assert rows_of_run(desk, txn) == [("undone", None), RAISED[1:]]
+    assert rows_of_run(desk) == [("undone", None), RAISED[1:]]
     assert (notes_in(notes), txn.state) == ([], "ended")
 
 
@@ -175,7 +174,7 @@ def test_inside_another_tool(
 
 
 def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Path, note: Any) -> None:
-    with desk.step() as txn:
+    with desk.step():
         note("o-1", "outer")
         with transaction():
             note("o-2", "inner")
@@ -186,7 +185,7 @@ def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Pat
             raise ZeroDivisionError
     assert live_rows(desk) == [KEPT, KEPT, RAISED, RAISED]  # the run went on with a list of its own
     dropped = ("undone", "the inner block raised ZeroDivisionError")
-    undone = [row for row in rows_of_run(desk, txn) if row[0] == "undone"]
+    undone = [row for row in rows_of_run(desk) if row[0] == "undone"]
     assert undone == [RAISED[1:], RAISED[1:], dropped, RAISED[1:], RAISED[1:]]
     assert (notes_in(notes), live_count(desk)) == ([("o-1", "outer"), ("o-2", "inner")], 2)
 
@@ -200,15 +199,15 @@ def test_a_lost_session_notes_nothing_early(desk: Desk, notes: Path, database: A
         """Have SQLite end the transaction."""
         database.connection.execute("INSERT OR ROLLBACK INTO notes VALUES ('o-1', 'again')")
 
-    with pytest.raises(errors.SessionLost), desk.step() as txn:
+    with pytest.raises(errors.SessionLost), desk.step():
         note("o-1", "first")
         with pytest.raises(errors.SessionLost):
             end_it()
-        assert rows_of_run(desk, txn) == [("live", None), ("live", None)]
-    assert (rows_of_run(desk, txn), notes_in(notes)) == ([("undone", None), ("undone", None)], [])
+        assert rows_of_run(desk) == [("live", None), ("live", None)]
+    assert (rows_of_run(desk), notes_in(notes)) == ([("undone", None), ("undone", None)], [])
 
 
-def test_an_unjournaled_error_is_lost(desk: Desk, notes: Path, note: Any, monkeypatch: Any) -> None:
+def test_an_unjournaled_error_commits_nothing(desk: Desk, notes: Path, note: Any, monkeypatch: Any) -> None:
     """The program still hears what its tool raised."""
     refund = refund_tool(desk)
     lost = pytest.raises(errors.SavepointLost, match="bad note, and that could not be journaled: the disk")
@@ -219,7 +218,7 @@ def test_an_unjournaled_error_is_lost(desk: Desk, notes: Path, note: Any, monkey
             broken.setattr(Transactions, "mark_undone", full)
             caught(note)
     assert (notes_in(notes), desk.done, txn.state) == ([], [], "ended")
-    assert {state for state, _ in rows_of_run(desk, txn)} == {"undone", "withdrawn"}
+    assert {state for state, _ in rows_of_run(desk)} == {"undone", "withdrawn"}
 
 
 def test_a_fork_that_raises_notes_nothing(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
@@ -234,9 +233,9 @@ def test_a_fork_that_raises_notes_nothing(desk: Desk, notes: Path, database: SQL
 
     parent = os.getpid()
     try:
-        with desk.step() as txn:
+        with desk.step():
             fork_out()
-            assert rows_of_run(desk, txn) == [("live", None)]
+            assert rows_of_run(desk) == [("live", None)]
     except BaseException:
         if os.getpid() == parent:
             raise

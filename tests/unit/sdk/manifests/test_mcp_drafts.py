@@ -12,7 +12,7 @@ from countersign.contract import load_manifest
 from countersign.contract.json_schema import validator_of
 from countersign.errors import MisuseError
 from countersign.manifests.mcp_closed_schemas import ANY_VALUE
-from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
+from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
 from policy_service.facts.manifests import InputCodec
 
 SKU = {"type": "object", "properties": {"sku": {"type": "string"}}}
@@ -44,7 +44,7 @@ def listing(*tools: Any) -> bytes:
     return json.dumps({"tools": list(tools)}).encode()
 
 
-def drafted(tool: dict[str, Any]) -> McpDraft:
+def drafted(tool: dict[str, Any]) -> Any:
     ((draft,), _) = mcp_drafts(listing(tool))
     return draft
 
@@ -54,9 +54,7 @@ def schema(**properties: Any) -> dict[str, Any]:
 
 
 def test_a_draft_is_closed_careful_and_in_the_servers_words() -> None:
-    manifest = drafted(REFUND).manifest
-    assert manifest is not None
-    assert manifest.to_json() == {
+    assert drafted(REFUND).manifest.to_json() == {
         "tool": "refund",
         "title": "Refund a payment",
         "description": "What the MCP server says about this tool; it is not reviewed: Gives money back.",
@@ -127,7 +125,7 @@ RESOURCES = {
 @pytest.mark.parametrize(("members", "expected"), RESOURCES.values(), ids=RESOURCES)
 def test_the_resource_is_guessed_by_a_rule(members: dict[str, Any], expected: tuple[str, str]) -> None:
     manifest = drafted({"name": "t", "inputSchema": {"type": "object", **members}}).manifest
-    assert manifest is not None and (manifest.resource.type, manifest.resource.id) == expected
+    assert (manifest.resource.type, manifest.resource.id) == expected
 
 
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -148,7 +146,7 @@ FREE: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize(("given", "written", "note"), FREE.values(), ids=FREE)
 def test_a_free_form_argument_is_drafted_with_a_note(given: Any, written: Any, note: str) -> None:
     draft = drafted(schema(x=given))
-    assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": written}
+    assert draft.manifest.args["properties"] == {"x": written}
     assert InputCodec(draft.manifest).possible_unseen == {"x"}
     (reported,) = [one for one in draft.notes if one.startswith(f"/inputSchema/properties/x: {note}")]
     assert "requires the group `unseen`" in reported
@@ -164,7 +162,7 @@ NOTHING = {
 @pytest.mark.parametrize("given", NOTHING.values(), ids=NOTHING)
 def test_a_schema_that_allows_nothing_is_kept(given: Any) -> None:
     draft = drafted(schema(x=given))
-    assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": given}
+    assert draft.manifest.args["properties"] == {"x": given}
     assert not [one for one in draft.notes if "anything" in one or "any keys" in one]
 
 
@@ -303,7 +301,6 @@ COMPOSED: dict[str, tuple[Any, list[Any], list[Any]]] = {
 @pytest.mark.parametrize(("given", "taken", "refused"), COMPOSED.values(), ids=COMPOSED)
 def test_a_composed_schema_is_closed_once_and_keeps_its_meaning(given: Any, taken: Any, refused: Any) -> None:
     manifest = drafted({"name": "t", "inputSchema": given}).manifest
-    assert manifest is not None
     closed = validator_of(manifest.args)
     assert [one for one in taken if not closed.is_valid(one)] == []
     assert [one for one in refused if closed.is_valid(one)] == []
@@ -316,7 +313,7 @@ def test_what_a_definition_always_describes_is_typed_for_policy() -> None:
         "$defs": {"Args": {"properties": {"amount": {"type": "integer"}}, "required": ["amount"]}},
     }
     manifest = drafted({"name": "t", "inputSchema": args}).manifest
-    assert manifest is not None and manifest.args["required"] == ["amount"]
+    assert manifest.args["required"] == ["amount"]
     assert InputCodec(manifest).encode({"amount": 5}).input == {"amount": 5}
 
 
@@ -330,7 +327,7 @@ def test_definitions_that_no_argument_reaches_keep_no_tool_out() -> None:
         "unused_too": {"$ref": "https://elsewhere/x.json"},
     }
     manifest = drafted(tool).manifest
-    assert manifest is not None and manifest.args["$defs"] == reached
+    assert manifest.args["$defs"] == reached
 
 
 @pytest.mark.parametrize("name", ["read", "approve", "stop"])
@@ -347,7 +344,7 @@ def test_a_tool_of_any_name_is_drafted(name: str) -> None:
 def test_words_of_any_kind_make_a_sound_sentence() -> None:
     long = {f"argument_{n}": {"type": "string"} for n in range(100)}
     manifest = drafted(schema(**long, **{"{x": {"type": "string"}}) | {"title": "Take {all}", "description": "d" * 9_000}).manifest  # noqa: E501 # fmt: skip
-    assert manifest is not None and manifest.sentence.startswith("Take {{all}}: argument_0 {argument_0}, ")
+    assert manifest.sentence.startswith("Take {{all}}: argument_0 {argument_0}, ")
     assert len(manifest.description) == 4_000
 
 
@@ -382,7 +379,7 @@ def test_an_odd_tool_keeps_no_other_one_out(tool: Any, message: str) -> None:
 def test_what_no_call_is_held_against_may_hold_anything() -> None:
     tool = schema(x={"type": "integer", "default": BIG, "examples": [BIG]})
     manifest = drafted(tool | {"outputSchema": {"maximum": BIG}}).manifest
-    assert manifest is not None and manifest.args["properties"] == {"x": {"type": "integer"}}
+    assert manifest.args["properties"] == {"x": {"type": "integer"}}
 
 
 @pytest.mark.parametrize(

@@ -109,12 +109,8 @@ def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: 
         failing.setattr(FilesSession, "undo", full)
         desk.run((save, "a", "new"), (divmod, 1, 0), raises=errors.JournalError)
     with redeclared(desk) as later:
-
-        @tool("save", resource=("File", "name"), registry=later.registry)
-        def staged_save(name: str, text: str) -> None:
-            """Save a file."""
-            desk.done.append((name, text))
-
+        staged: Any = tool("save", resource=("File", "name"), registry=later.registry)
+        staged(lambda name, text: desk.done.append((name, text)))
         (found,) = resume(later.runtime)
         assert (found.needs_attention, desk.done) == (True, [])
         assert "tool 'save' ran live in this transaction and is staged here" in found.note

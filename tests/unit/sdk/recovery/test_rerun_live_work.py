@@ -14,7 +14,7 @@ from countersign.contract import EffectState
 from countersign.errors import EffectFailed
 from countersign.journal.transactions import Transactions
 from countersign.journal.verification import find_damage
-from tests.fakes.desk import Desk, answering_tool, notes_in, record_of, save_tool
+from tests.fakes.desk import Desk, answering_tool, listed, notes_in, record_of, save_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full, full_after
 from tests.unit.sdk.journals import BOTH
@@ -40,9 +40,7 @@ def settled(desk: Desk, state: EffectState) -> None:
 
 
 def live_rows(desk: Desk) -> list[tuple[Any, ...]]:
-    """Of every list."""
-    asked = "SELECT staging, tool, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
-    return [tuple(row) for row in desk.runtime.journal.database.rows(asked)]
+    return listed(desk, "staging, tool, state")
 
 
 def in_force(desk: Desk) -> list[tuple[str, str]]:

@@ -22,11 +22,6 @@ from tests.fakes.running import fails, order_tool, run, run_async
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)
-
-
 def refused(call: Any, match: str | None = None) -> None:
     """Calling this is refused as outside a transaction."""
     with pytest.raises(errors.OutsideTransaction, match=match):

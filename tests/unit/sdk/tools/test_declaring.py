@@ -162,19 +162,10 @@ def test_a_probe_that_is_not_here_is_missed_before_anything_is_sent(desk: Desk, 
 
 def test_a_probe_takes_what_its_tool_hands_over(desk: Desk) -> None:
     refund = refund_tool(desk, probe="find_refund")
-
-    @probe(registry=desk.registry)
-    def find_refund(order_id: str, reason: str) -> Unsure:
-        return Unsure(reason)
-
-    fails(desk, errors.NotStageable, (refund, "o-1", 100), match="takes 'reason'")
-    desk.registry._tools.pop("find_refund")
-
-    @probe("find_refund", registry=desk.registry)
-    def left_out(tags: list[str]) -> Unsure:
-        return Unsure()
-
-    fails(desk, errors.NotStageable, (refund, "o-1", 100), match="takes 'tags'", key="t-2")
+    for name, look in {"reason": lambda order_id, reason: Unsure(), "tags": lambda tags: Unsure()}.items():
+        probe("find_refund", registry=desk.registry)(look)
+        fails(desk, errors.NotStageable, (refund, "o-1", 100), match=f"takes '{name}'", key=name)
+        desk.registry._tools.pop("find_refund")
     assert desk.done == []
 
 
@@ -185,7 +176,7 @@ def test_what_the_call_left_out_the_probe_has_a_default_for(desk: Desk) -> None:
     def refund(order_id: str, tags: list[str] | None = None) -> None:
         raise ConnectionError
 
-    @probe("find_refund", registry=desk.registry)
+    @probe(registry=desk.registry)
     def find_refund(tags: list[str] | None = None) -> Happened:
         seen.append(tags)
         return Happened()
@@ -198,13 +189,12 @@ def test_names_are_given_once_to_a_tool_or_a_probe(desk: Desk) -> None:
     def both() -> Unsure:
         return Unsure()
 
-    said: dict[str, Any] = {"registry": desk.registry}
-    probe("find", **said)(unsure)
-    probe("both", **said)(both)
-    tool("refund", resource=("A", "a"), **said)(lambda a: None)
-    a_tool = {"resource": ("A", "const:a"), **said}
-    probes = [probe(name, **said) for name in ("refund", "find")]
-    for taken in (*probes, tool("find", **a_tool), tool("both", **a_tool)):
+    here: dict[str, Any] = {"registry": desk.registry}
+    probe("find", **here)(unsure)
+    probe("both", **here)(both)
+    tool("refund", resource=("A", "a"), **here)(lambda a: None)
+    tools = [tool(name, resource=("A", "const:a"), **here) for name in ("find", "both")]
+    for taken in (*tools, probe("refund", **here), probe("find", **here)):
         with pytest.raises(errors.RegistrationError, match="needs another name"):
             taken(both)
 

@@ -13,7 +13,7 @@ from countersign import FilesAdapter, Serialize, SQLiteAdapter, Transaction, err
 from countersign.adapters.protocol import Savepoint
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, asked_of_policy, notes_in, save_tool
+from tests.fakes.desk import Desk, asked_of_policy, listed, notes_in, save_tool
 from tests.unit.sdk.full_disk import full
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
@@ -24,9 +24,8 @@ def inner(desk: Desk) -> Transaction:
     return transaction(runtime=desk.runtime)
 
 
-def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
-    asked = "SELECT staging, tool, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq"
-    return [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
+def rows(desk: Desk) -> list[tuple[Any, ...]]:
+    return listed(desk, "staging, tool, state", "true")
 
 
 def test_an_inner_block_is_part_of_the_outer(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
@@ -39,7 +38,7 @@ def test_an_inner_block_is_part_of_the_outer(desk: Desk, notes: Any, note: Any, 
         refund("o-3", 300)
     assert [one[1] for one in desk.done] == ["o-1", "o-2", "o-3"]
     assert (notes_in(notes), txn.state, within.state) == ([("o-2", "inner")], "settled", "settled")
-    assert {staging for staging, _, _ in rows(desk, txn)} == {1}
+    assert {staging for staging, _, _ in rows(desk)} == {1}
 
 
 @pytest.mark.parametrize("error", ENDINGS)
@@ -66,7 +65,7 @@ def test_a_raising_inner_block_is_undone(desk: Desk, notes: Path, note: Any, ref
             (1, "refund", "withdrawn"),
             *[(2, "refund", "fired")] * 2,
         ]
-        assert sorted(rows(desk, txn)[:8]) == sorted(notes_of_both + refunds_of_both)
+        assert sorted(rows(desk)[:8]) == sorted(notes_of_both + refunds_of_both)
 
 
 def test_each_block_takes_back_its_own(desk: Desk, notes: Any, note: Any, refund: Any, tmp_path: Any) -> None:

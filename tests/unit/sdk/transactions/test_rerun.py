@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from countersign import ApprovalRequirement, SQLiteAdapter, errors, resume, run_transaction, transaction
+from countersign import ApprovalRequirement, errors, resume, run_transaction, transaction
 from countersign.contract import Verdict
 from countersign.contract.wire import Need, QuestionView, TransactionView
 from tests.fakes import service
-from tests.fakes.desk import Desk, asked_of_policy, failing_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, asked_of_policy, failing_tool, notes_in
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.transactions.looks import TXN, on_view, waited
 
@@ -166,27 +166,15 @@ GATE = Need(gates=("large",), groups=("finance", "cfo"), quorum=2, have=0, step_
 WORDS = "2 of finance|cfo with passkey"
 
 
-@pytest.fixture
-def _asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "ASKED", GATE)
-
-
-@pytest.mark.usefixtures("_asked")
-def test_who_waits_for_people_reads_it(desk: Desk) -> None:
-    pending = fails(desk, errors.ReviewPending, (refund_tool(desk), "o-1", 90_000), match="refund waits for ")
-    (review,) = pending.error.reviews
-    assert review.asks == (ApprovalRequirement(("finance", "cfo"), 2, "passkey"),)
-    assert WORDS in pending.said
-
-
-@pytest.mark.usefixtures("_asked")
-def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
-    """A live effect cannot wait, but its error names the reviewers as well."""
-
-    @order_tool(desk, lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), ask="live")
+def test_staged_and_live_effects_name_the_same_approvers(desk: Desk, refund: Any, database: Any) -> None:
+    @order_tool(desk, lane="live", adapter=database, ask="live")
     def note(order_id: str) -> None: ...
 
-    desk.service.policy = lambda *_: Verdict.REVIEW
-    refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would need approval")
-    assert refused.error.asks == (ApprovalRequirement(("finance", "cfo"), 2, "passkey"),)
-    assert WORDS in refused.said
+    asks = (ApprovalRequirement(("finance", "cfo"), 2, "passkey"),)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "ASKED", GATE)
+        pending = fails(desk, errors.ReviewPending, (refund, "o-1", 90_000), match="refund waits for ")
+        desk.service.policy = lambda *_: Verdict.REVIEW
+        refused = fails(desk, errors.ReviewRequired, (note, "o-1"), key="t-2", match="would need approval")
+    assert ([one.asks for one in pending.error.reviews], refused.error.asks) == ([asks], asks)
+    assert WORDS in pending.said and WORDS in refused.said

@@ -16,7 +16,6 @@ from countersign.commit.attempt import public_cause
 from countersign.commit.commit import Commit
 from countersign.concurrency import ThreadedCall, ToolTimeoutError, run_sync
 from countersign.contract import Verdict
-from countersign.journal.sqlite import SQLiteDatabase
 from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.fakes.running import order_tool
 
@@ -85,8 +84,7 @@ def away(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
 
 
 def disk_full(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
-    database = desk.runtime.journal.database
-    assert isinstance(database, SQLiteDatabase)
+    database: Any = desk.runtime.journal.database
     desk.before_fire = lambda _: database._connected().execute("PRAGMA query_only=ON") and None
     return refunding(100)(desk, patch)
 
