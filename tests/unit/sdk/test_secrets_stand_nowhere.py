@@ -7,9 +7,7 @@ tools, for they are fired with it.
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,7 +112,7 @@ class Airline:
         self.hear("error", f"{error}\n{error!r}\n{error.args!r}")
         self.hear("traceback", "".join(traceback.format_exception(error)))
 
-    def meets(self, kind: type[BaseException], step: Callable[[], object], key: str, **options: Any) -> Any:
+    def meets(self, kind: type[BaseException], step: Any, key: str, **options: Any) -> Any:
         """Run a step that does not go through."""
         with pytest.raises(kind) as reported, transaction(key, runtime=self.desk.runtime, **options):
             step()
@@ -123,7 +121,7 @@ class Airline:
 
 
 @pytest.fixture
-def airline(tmp_path: Path, place: JournalLocation, spans: Any) -> Iterator[Airline]:
+def airline(tmp_path: Any, place: JournalLocation, spans: Any) -> Any:
     keys = tmp_path / "keys"
     add_key(keys)
     desk = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
@@ -170,7 +168,7 @@ def _reviewed_edited_fired(airline: Airline) -> None:
 def _taken_back(airline: Airline) -> None:
     desk = airline.desk
 
-    def step(flight: str, order: str) -> Callable[[], object]:
+    def step(flight: str, order: str) -> Any:
         return lambda: (airline.book(flight, 5, PASSENGER), airline.pay(order, SECRET))
 
     failed = airline.meets(errors.EffectFailed, step("F2", "refused"), "taken back")

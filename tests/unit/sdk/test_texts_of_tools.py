@@ -1,7 +1,6 @@
 """Texts of tools, probes and adapters are descriptions: none of them changes what is known of an effect."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ class LyingText(str):
 class Reading(errors.NotDone):
     """Its text is the result of `answer`."""
 
-    def __init__(self, answer: Callable[[], Any]) -> None:
+    def __init__(self, answer: Any) -> None:
         super().__init__("not this one")
         self.answer = answer
 
@@ -43,7 +42,7 @@ class Reading(errors.NotDone):
     __repr__ = __str__
 
 
-def raising(error: BaseException) -> Callable[[], Any]:
+def raising(error: BaseException) -> Any:
     def answer() -> Any:
         raise error
 
@@ -190,7 +189,7 @@ class Unwritable:
         return object.__getattribute__(self, name) if name.startswith("__") else fail()
 
 
-RESULTS: dict[str, Callable[[], Any]] = {
+RESULTS: Any = {
     "half a surrogate pair": lambda: {"name": "\udcff"},
     "a key of half a pair": lambda: {"\udcff": 1},
     "U+0000": lambda: "a\0b",
@@ -209,7 +208,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_an_unwritable_result_leaves_it_fired(desk: Desk, result: Callable[[], Any]) -> None:
+def test_an_unwritable_result_leaves_it_fired(desk: Desk, result: Any) -> None:
     value = result()
     look = answering_tool(desk, value, name="look")
     left = run(desk, (look, "o-1"))

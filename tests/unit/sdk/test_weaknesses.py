@@ -10,26 +10,12 @@ from typing import Any
 
 import pytest
 
-from countersign import SQLiteAdapter, ToolRegistry, Transaction, errors, replay, resume, tool_of, transaction
+from countersign import ToolRegistry, Transaction, errors, replay, resume, tool_of, transaction
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import DenyCode, EffectState, load_manifest
 from countersign.contract.wire import Reason
 from countersign.manifests.drafts import manifest_json
-from tests.fakes.desk import (
-    Desk,
-    answering_tool,
-    charge_tools,
-    effect_rows,
-    failing_tool,
-    live_states,
-    make_runtime,
-    note_tool,
-    notes_database,
-    notes_in,
-    refund_tool,
-    save_tool,
-    states,
-)
+from tests.fakes.desk import Desk, answering_tool, listed, make_runtime, notes_in, save_tool, states
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.live.test_lane import lock_is_free
@@ -49,8 +35,8 @@ def test_scenario_9_that_something_can_be_taken_back_is_no_permission(desk: Desk
     assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
 
 
-def test_scenario_14_an_expired_review_ends_with_that_reason(desk: Desk) -> None:
-    txn = desk.run((refund_tool(desk), "o-1", 90_000), raises=errors.ReviewPending).txn
+def test_scenario_14_an_expired_review_ends_with_that_reason(desk: Desk, refund: Any) -> None:
+    txn = desk.run((refund, "o-1", 90_000), raises=errors.ReviewPending).txn
     (held,) = desk.service.latest(txn).held
     held.state = EffectState.EXPIRED
     held.reasons = (Reason(code=DenyCode.EXPIRED, text="no answer within 4 hours"),)
@@ -61,8 +47,8 @@ def test_scenario_14_an_expired_review_ends_with_that_reason(desk: Desk) -> None
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, index: int) -> None:
-    charge, notify = charge_tools(desk), refusing_tool(desk)
+def test_scenario_22_interrupted_unwinding_is_finished_once(desk: Desk, charge: Any, index: int) -> None:
+    notify = refusing_tool(desk)
     asked, compensate = list[str](), desk.service.compensate
 
     def away_at(txn: str, effect: str, kid: str) -> Any:
@@ -86,7 +72,7 @@ def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, 
 
 
 def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: Any, charge: Any) -> None:
-    slow = failing_tool(desk, TimeoutError("slow"), name="slow")
+    slow = answering_tool(desk, TimeoutError("slow"), name="slow")
     torn = desk.run((charge, "o-1", 100), (slow, "o-1"), raises=errors.OutcomeUnknown)
     desk.approved("t-2")
     desk.service.settle(torn.txn, torn.effects[1].effect_id, EffectState.FAILED)
@@ -105,9 +91,7 @@ def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: Any, charge
 
 
 @pytest.mark.anyio
-async def test_scenario_27_a_cancelled_task_frees_its_locks(
-    desk: Desk, notes: Any, note: Any, refund: Any
-) -> None:
+async def test_scenario_27_cancellation_frees_locks(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     locked: list[bool] = []
     begun = asyncio.Event()
 
@@ -200,7 +184,7 @@ def test_scenario_64_text_in_an_argument_is_data(desk: Desk, text: str) -> None:
     with desk.restarted() as later:
         again = run(later, (mail, "o-1", text))
     assert (seen, again.placed[0].result, again.txn.replayed) == ([text], text, True)
-    assert json.loads(effect_rows(desk)[0].args) == {"order_id": "o-1", "words": text}
+    assert json.loads(listed(desk, "args", "true")[0][0]) == {"order_id": "o-1", "words": text}
 
 
 def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: Desk, refund: Any) -> None:
@@ -213,10 +197,10 @@ def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: 
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+def test_w6_what_committed_is_not_taken_back(
+    desk: Desk, notes: Any, note: Any, charge: Any, monkeypatch: Any, then: str
+) -> None:
     """The process died between the database's commit and the line about it in the journal."""
-    notes = notes_database(desk.folder)
-    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
 
     calls, commit = [(note, "o-1", "hello"), (charge, "o-1", 100)], SQLiteSession.commit
 
@@ -248,7 +232,7 @@ def test_w10_a_failed_live_commit_leaves_no_lock_and_nothing_to_recover(
     calls = (note, "o-1", "hello"), (charge, "o-1", 100)
     failed = fails(desk, errors.LiveCommitFailed, *calls, match="disk is full").error
     assert isinstance(failed.__cause__, sqlite3.OperationalError)
-    assert (notes_in(notes), lock_is_free(notes), live_states(desk)) == ([], True, ["undone"])
+    assert (notes_in(notes), lock_is_free(notes), listed(desk, "state")) == ([], True, [("undone",)])
     fails(desk, errors.AlreadyRedeemed, *calls, match="charge#1 compensated")
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     assert [one[0] for one in desk.done] == ["charge", "void"]
@@ -268,7 +252,7 @@ def test_w14_uncommitted_writes_are_invisible(desk: Desk, root: Any, files: Any,
     assert seen == [("old", False), ("old", False), ("new", True)]
 
 
-def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:
-    read = load_manifest(manifest_json(tool_of(charge_tools(desk)).draft_manifest()))
+def test_w25_a_draft_keeps_the_compensation(charge: Any) -> None:
+    read = load_manifest(manifest_json(tool_of(charge).draft_manifest()))
     mapping = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
     assert read.compensation is not None and read.compensation.map == mapping

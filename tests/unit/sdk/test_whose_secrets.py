@@ -2,9 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from tests.unit.sdk.hunting import SECRET, everything_of, found_in
 from tests.unit.sdk.journals import document
 
 
-def remember_tool(desk: Desk, **options: Any) -> Callable[[str, str], None]:
+def remember_tool(desk: Desk, **options: Any) -> Any:
     """A live tool. Its code calls nothing secret, unless a test does."""
     kept = MemoryAdapter(name="notes")
     live: Any = {"lane": "live", "adapter": kept, **options}
@@ -34,7 +32,7 @@ def remember_tool(desk: Desk, **options: Any) -> Callable[[str, str], None]:
     return remember
 
 
-def pay_tool(desk: Desk, **options: Any) -> Callable[..., Any]:
+def pay_tool(desk: Desk, **options: Any) -> Any:
     """A staged tool that says its secret aloud. The code alone calls it one."""
 
     @tool("pay", resource=("Order", "order_id"), secret=["pin"], registry=desk.registry, **options)
@@ -78,7 +76,7 @@ def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask:
     assert (in_journal(desk) == []) is secret
 
 
-def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Path) -> None:
+def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Any) -> None:
     neighbor = tmp_path / "remember.json"
 
     live: Any = {"lane": "live", "adapter": MemoryAdapter(), "secret": ["a"], "manifest": neighbor}
@@ -136,7 +134,7 @@ def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk
     assert [one.after for changes in trial.result.changes for one in changes.changes or ()] == [HIDDEN]
 
 
-def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Callable[[str], str]:
+def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Any:
     """A live tool that is given something, and answers."""
 
     @tool("find", lane="live", adapter=MemoryAdapter(), secret=secret, registry=desk.registry)
@@ -223,7 +221,7 @@ def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Des
 
 
 @pytest.mark.parametrize("lane", ["live", "staged"])
-def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, lane: Any) -> None:
+def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Any, lane: Any) -> None:
     file, where = (
         tmp_path / "mail.json",
         {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {},
@@ -239,7 +237,7 @@ def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, l
 # ---------------------------------------------------------------------------------------------- staged calls
 
 
-def reviewed_without_secrets(desk: Desk, file: Path | None) -> Any:
+def reviewed_without_secrets(desk: Desk, file: Any) -> Any:
     """The staged tool, of which reviewers and its file say that nothing is secret."""
     pay = pay_tool(desk, **({"manifest": file} if file else {}))
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
@@ -250,7 +248,7 @@ def reviewed_without_secrets(desk: Desk, file: Path | None) -> Any:
 
 
 @pytest.mark.parametrize("reviewed_by", ["the service", "a local file"])
-def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, reviewed_by: str) -> None:
+def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Any, reviewed_by: str) -> None:
     pay = reviewed_without_secrets(desk, tmp_path / "pay.json" if reviewed_by == "a local file" else None)
     desk.run((pay, "o-1", SECRET))
     failed = fails(desk, errors.EffectFailed, (pay, "refused", SECRET), key="t-2").error
@@ -259,7 +257,7 @@ def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, 
     assert not_shown(*traceback.format_exception(failed)) and in_journal(desk) == []
 
 
-EXITS: dict[str, tuple[Callable[[str], SystemExit], object]] = {
+EXITS: Any = {
     "with a text": (lambda pin: SystemExit(f"bad {pin}"), 1),
     "with something else": (lambda pin: SystemExit((2, pin)), 1),
     "with a code": (lambda pin: SystemExit(3), 3),
@@ -300,7 +298,7 @@ def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None
     assert (row.args, row.error) == ({"charge_id": HIDDEN}, "NotDone")
 
 
-def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path) -> None:
+def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Any) -> None:
     """Also where the service is away."""
     pay = reviewed_without_secrets(desk, tmp_path / "pay.json")
     for lost in (0, 99):

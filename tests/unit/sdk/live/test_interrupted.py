@@ -3,7 +3,6 @@ journal calls nothing undone that is in effect.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ STAGED = pytest.mark.parametrize("staged", [False, True])
 
 
 @pytest.fixture
-def run(desk: Desk, note: Callable[[str, str], int], files: FilesAdapter) -> Any:
+def run(desk: Desk, note: Any, files: FilesAdapter) -> Any:
     """Run a step on a database and on files, and perhaps with a charge; whether it had been done before."""
     charge, save = charge_tools(desk), save_tool(desk, files)
 
@@ -35,7 +34,7 @@ def saved(root: Path) -> list[str]:
 
 
 @contextmanager
-def interrupted(place: Any, name: str, when: str, error: BaseException) -> Iterator[list[int]]:
+def interrupted(place: Any, name: str, when: str, error: BaseException) -> Any:
     """Once, as it is called or has answered; of the statements of a connection at its COMMIT alone."""
     real, left = getattr(place, name), [1]
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from countersign import Abort, Retry, Serialize, Transaction, errors, run_transaction, tool
-from countersign.adapters.contract_suite import ContractResource
 from tests.fakes.desk import Desk, listed, refund_tool
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
 from tests.unit.sdk.journals import BOTH
@@ -18,14 +17,14 @@ ON_BOTH = pytest.mark.parametrize("engine", BOTH)
 
 
 @pytest.fixture(params=["files", "memory"])
-def resource(request: pytest.FixtureRequest, tmp_path: Any) -> ContractResource:
+def resource(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     return FilesBelow(tmp_path) if request.param == "files" else MemoryValues()
 
 
 class Tools:
     """Live tools on one resource."""
 
-    def __init__(self, desk: Desk, resource: ContractResource) -> None:
+    def __init__(self, desk: Desk, resource: Any) -> None:
         adapter = self.adapter = resource.adapter()
 
         @tool("add", lane="live", adapter=adapter, registry=desk.registry)
@@ -94,7 +93,7 @@ def test_scenario_46_what_another_writes_is_a_conflict(desk: Desk, resource: Any
 # -------------------------------------------------------------------------------------------------- Retry
 
 
-def spoilt(desk: Desk, resource: ContractResource, spoils: int, isolation: Any) -> tuple[list[int], Any]:
+def spoilt(desk: Desk, resource: Any, spoils: int, isolation: Any) -> tuple[list[int], Any]:
     """A step that adds one, of which so many runs are spoilt by somebody else: what each saw, and how it ended."""
     tools, ran = Tools(desk, resource), list[int]()
 
@@ -111,7 +110,7 @@ def spoilt(desk: Desk, resource: ContractResource, spoils: int, isolation: Any) 
 
 
 @ON_BOTH
-def test_scenario_47_a_spoilt_run_is_repeated_and_recorded(desk: Desk, resource: ContractResource) -> None:
+def test_scenario_47_a_spoilt_run_is_repeated_and_recorded(desk: Desk, resource: Any) -> None:
     ran, answer = spoilt(desk, resource, 3, Retry(4))
     assert (ran, answer, resource.outside("n")) == ([1, 11, 21, 31], 31, "31")
     assert lists(desk) == [(1, "undone"), (2, "undone"), (3, "undone"), (4, "kept")]

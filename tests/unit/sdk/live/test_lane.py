@@ -2,23 +2,13 @@
 
 import os
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter, errors, tool
-from tests.fakes.desk import (
-    Desk,
-    asked_of_policy,
-    charge_tools,
-    failing_tool,
-    note_tool,
-    notes_in,
-    refund_tool,
-    save_tool,
-)
+from tests.fakes.desk import Desk, charge_tools, failing_tool, note_tool, notes_in, refund_tool, save_tool
 from tests.fakes.running import fails, run
 
 
@@ -38,7 +28,7 @@ def lock_is_free(notes: Path) -> bool:
 class Stubborn(SQLiteAdapter):
     """Its commit fails as a full disk does; `watches` is called before."""
 
-    watches: Callable[[], object] | None = None
+    watches: Any = None
 
     def begin(self, txn: str) -> Any:
         session = super().begin(txn)
@@ -176,7 +166,7 @@ def test_scenario_43_it_is_done_once(desk: Desk, notes: Any, database: Any, stag
     assert again.placed[0] == 1
     assert (first.replayed, again.txn.replayed, again.txn.state) == (False, True, "settled")
     assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], int(staged))
-    assert staged or asked_of_policy(desk) == [], "live effects alone ask no one"
+    assert staged or desk.face.asked("/v1/transactions") == 0, "live effects alone ask no one"
     other = desk.run((count, "o-1"), key="t-2")
     assert (other.replayed, notes_in(notes)) == (False, [("o-1", "2")])
 

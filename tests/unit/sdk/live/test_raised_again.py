@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def test_recovery_counts_only_kept_work(desk: Desk, note: Any, kept: bool, charg
 
 
 @pytest.mark.parametrize("fails_first", [False, True])
-def test_a_rerun_compares_what_was_kept(desk: Desk, notes: Path, database: Any, fails_first: bool) -> None:
+def test_a_rerun_compares_what_was_kept(desk: Desk, notes: Any, database: Any, fails_first: bool) -> None:
     """A row that is there already is not put in twice. What raised before, and does not now, is another list."""
     raises = [fails_first, False]
 
@@ -63,21 +62,21 @@ def test_a_rerun_compares_what_was_kept(desk: Desk, notes: Path, database: Any, 
 
 
 @pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
-def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Any, calls: list[str]) -> None:
+def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Any, note: Any, calls: list[str]) -> None:
     desk.run((caught, note), (note, "o-1", "text"), (note, "o-2", "text"))
     again = [(note, order, "text") for order in calls]
     fails(desk, errors.AlreadyRedeemed, (caught, note), *again, match=ANOTHER_LIST)
     assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
 
 
-def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Path, note: Any) -> None:
+def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Any, note: Any) -> None:
     for replayed in (False, True):
         txn = desk.run((note, "o-1", "first"), (caught, note))
         assert (txn.replayed, live_rows(desk)) == (replayed, [KEPT, RAISED])
     assert notes_in(notes) == [("o-1", "first")]
 
 
-def test_a_review_changes_nothing_of_it(desk: Desk, notes: Path, note: Any, refund: Any) -> None:
+def test_a_review_changes_nothing_of_it(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     calls = (note, "o-1", "first"), (caught, note), (refund, "o-1", 90_000)
     for approved in (False, True):
         txn = desk.run(*calls, raises=None if approved else errors.ReviewPending)

@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,7 +159,7 @@ def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Any, breaks: A
 # -------------------------------------------------------------------------- a file that somebody else makes as well
 
 
-def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
+def moving(root: Any, files: FilesAdapter) -> Callable[[str], None]:
     def write(token: str) -> None:
         name = token.replace("/", "-")
         files.write(name, "1")
@@ -169,7 +168,7 @@ def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
     return write
 
 
-def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
+def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Any, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
     reported = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
@@ -182,7 +181,7 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, file
     assert found_in({"answer": answer.text.encode()}) == []
 
 
-def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
+def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Any, files: FilesAdapter) -> None:
     put, named = (
         put_tool(desk, files, moving(root, files), secret=False),
         "'rent' of 'root' was overwritten at no",
@@ -190,7 +189,7 @@ def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, f
     fails(desk, errors.IsolationConflict, (put, "rent"), match=named)
 
 
-def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:
+def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Any, files: FilesAdapter) -> None:
     put, runs = put_tool(desk, files, moving(root, files)), list[object]()
 
     def step(txn: object) -> None:

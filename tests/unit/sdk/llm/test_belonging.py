@@ -1,26 +1,12 @@
 """Which budgets count a call to a model, as which run: those of the transaction around it, or of the firing tool."""
 
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import (
-    Budget,
-    BudgetExceeded,
-    EffectFailed,
-    Happened,
-    JournalSealed,
-    Transaction,
-    llm_call,
-    probe,
-    record_llm,
-    replay,
-    run_transaction,
-    transaction,
-    use_runtime,
-)
+from countersign import Budget, BudgetExceeded, Happened, llm_call, probe, record_llm, replay, use_runtime
+from countersign.errors import EffectFailed, JournalSealed
 from tests.fakes.desk import Desk, answering_tool, make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
 from tests.fakes.running import order_tool, refusing_tool
@@ -32,7 +18,7 @@ RUN = Budget("a-run", "calls", 1, "run")
 
 
 @contextmanager
-def another(folder: Path) -> Any:
+def another(folder: Any) -> Any:
     """A desk with a journal and budgets of its own."""
     folder.mkdir()
     desk = make_desk(folder)
@@ -64,10 +50,10 @@ def thinking_tool(desk: Desk, **said: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ the block around it
 
 
-def test_budgets_are_those_of_the_transaction_or_of_the_runtime_named(make: Make, tmp_path: Path) -> None:
+def test_budgets_are_those_of_the_transaction_or_of_the_runtime_named(make: Make, tmp_path: Any) -> None:
     desk = make(RUN, DAY)
     with another(tmp_path / "other") as other, use_runtime(other.runtime):
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             ask_here()
             with pytest.raises(BudgetExceeded, match="a-run"):
                 ask_here()
@@ -84,7 +70,7 @@ def test_budgets_are_those_of_the_transaction_or_of_the_runtime_named(make: Make
 def test_a_tool_that_asks_a_model_does_it_in_the_run_of_its_transaction(make: Make) -> None:
     desk = make(RUN)
     think = thinking_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         done = think("o-1")
     assert (done.result, runs(desk), usage_of(desk, "a-run", "t-1")) == ("thought", ["t-1"], (1, 0))
 
@@ -110,7 +96,7 @@ def test_probes_and_compensations_belong_to_the_run_too(make: Make) -> None:
 def step(desk: Desk) -> Any:
     refund = refund_tool(desk)
 
-    def body(txn: Transaction) -> Any:
+    def body(txn: Any) -> Any:
         ask_here()
         return refund("o-1", 100)
 
@@ -122,10 +108,10 @@ def test_a_dry_run_counts_for_the_day_and_not_for_the_run(make: Make) -> None:
     desk = make(RUN, DAY)
     body = step(desk)
     for _ in range(2):
-        run_transaction(body, key="t-1", runtime=desk.runtime, dry_run=True)
+        desk.run((body, None), dry_run=True)
     desk.run((ask_here,), dry_run=True)
     assert (usage_of(desk, "a-run", "t-1"), usage_of(desk, "a-day")) == ((0, 0), (3, 0))
-    run_transaction(body, key="t-1", runtime=desk.runtime)
+    desk.run((body, None))
     for _ in range(2):
         assert replay("t-1", body, runtime=desk.runtime).status == "same"
     assert (usage_of(desk, "a-run", "t-1"), usage_of(desk, "a-day")) == ((1, 0), (6, 0))
@@ -135,7 +121,7 @@ def test_a_dry_run_counts_for_the_day_and_not_for_the_run(make: Make) -> None:
 
 def test_each_dry_run_has_the_budget_of_one_run(make: Make) -> None:
     desk = make(RUN)
-    with transaction("t" * 200, runtime=desk.runtime, dry_run=True):
+    with desk.step("t" * 200, dry_run=True):
         ask_here()
         with pytest.raises(BudgetExceeded, match="a-run"):
             ask_here()
@@ -144,7 +130,7 @@ def test_each_dry_run_has_the_budget_of_one_run(make: Make) -> None:
 def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = make(RUN)
     body = step(desk)
-    run_transaction(body, key="t-1", runtime=desk.runtime)
+    desk.run((body, None))
     monkeypatch.delenv("COUNTERSIGN_AGENT", raising=False)
     monkeypatch.setattr("countersign.runtime._default", None)  # what a test before this one may have left
     again = replay("t-1", body, export=document(desk.runtime.journal, "t-1"))
@@ -154,7 +140,7 @@ def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: 
 # ------------------------------------------------------------------------------------------------- reasoning, unsealed
 
 
-def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_path: Path) -> None:
+def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_path: Any) -> None:
     """A journal that was sealed under a key that is gone; of one that machines share the key is not made in passing."""
     desk = make(DAY)
     record_llm(ANTHROPIC, model=MODEL, reasoning=True, runtime=desk.runtime)

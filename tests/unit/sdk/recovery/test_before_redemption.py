@@ -7,19 +7,9 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, SQLiteAdapter, errors, resume, transaction
+from countersign import FilesAdapter, MemoryAdapter, errors, resume, tool, transaction
 from countersign.contract import EffectState, Verdict
-from tests.fakes.desk import (
-    Desk,
-    answering_tool,
-    charge_tools,
-    failing_tool,
-    make_runtime,
-    note_tool,
-    notes_database,
-    refund_tool,
-    save_tool,
-)
+from tests.fakes.desk import Desk, answering_tool, charge_tools, make_runtime, refund_tool, save_tool
 from tests.fakes.running import fails, refusing_tool
 from tests.unit.sdk.transactions.looks import TXN
 
@@ -123,7 +113,7 @@ def written(desk: Desk) -> list[tuple[object, ...]]:
 
 
 def unknown(desk: Desk) -> None:
-    failing_tool(desk, TimeoutError("slow"))("o-1")
+    answering_tool(desk, TimeoutError("slow"), name="notify")("o-1")
 
 
 def parked(desk: Desk) -> None:
@@ -131,7 +121,8 @@ def parked(desk: Desk) -> None:
 
 
 def with_live_work(desk: Desk) -> None:
-    note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))("o-1", "x")
+    memory = MemoryAdapter()
+    tool("keep", lane="live", adapter=memory, registry=desk.registry)(lambda: memory.__setitem__("a", 1))()
     refund_tool(desk)("o-1", 90_000)
 
 

@@ -14,15 +14,7 @@ from countersign.concurrency import run_sync
 from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.recovery.recovery import resume_one
-from tests.fakes.desk import (
-    Desk,
-    answering_tool,
-    effect_rows,
-    failing_tool,
-    live_states,
-    notes_in,
-    service_states,
-)
+from tests.fakes.desk import Desk, answering_tool, failing_tool, listed, live_states, notes_in, service_states
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.recovery.test_lost_live_work import dies_before_files_commit
@@ -166,8 +158,8 @@ def test_what_was_not_begun_is_unused(desk: Desk, note: Any, refund: Any, monkey
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done, closed(desk, txn.txn)[0]) == ("unsettled", [], "closed")
-    (row,) = effect_rows(desk)
-    assert (row.state, row.error) == ("unused", "a person closed its transaction before it was begun")
+    ended = ("unused", "a person closed its transaction before it was begun")
+    assert listed(desk, "state, error", "lane = 'staged'") == [ended]
     assert (resume(desk.runtime), service_states(desk, txn.txn), desk.done) == ([], ["unused"], [])
 
 

@@ -7,17 +7,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    DidNotHappen,
-    FilesAdapter,
-    Happened,
-    SQLiteAdapter,
-    Unsure,
-    errors,
-    probe,
-    resume,
-    run_transaction,
-)
+from countersign import DidNotHappen, FilesAdapter, Happened, SQLiteAdapter, Unsure, errors, probe, resume
 from countersign.adapters.files_session import FilesSession
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import EffectState, Verdict
@@ -35,6 +25,7 @@ from tests.fakes.desk import (
 )
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full, full_after
+from tests.unit.sdk.transactions.looks import waited
 
 
 def pay_tool(desk: Desk, *, taken_back: bool = True, **options: Any) -> Any:
@@ -186,9 +177,9 @@ def test_waiting_for_an_outcome_that_will_not_be_settled_raises(desk: Desk, both
         refund("o-1", 100)
 
     with pytest.raises(errors.LiveCommitFailed):
-        run_transaction(step, key="t-1", runtime=desk.runtime)
+        waited(desk, step, 0)
     with pytest.raises(errors.OutcomeUnknown, match="in notes were kept, and those in other were lost"):
-        run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
+        waited(desk, step)
     assert (len(ran), desk.done) == (3, [("refund", "o-1", 100)])
 
 

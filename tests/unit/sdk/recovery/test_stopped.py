@@ -4,7 +4,6 @@ program continues it.
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -53,7 +52,7 @@ def pays(desk: Desk, key: str, refund: Any, live: Any | None = None, cents: int 
 
 
 @pytest.fixture(params=[*PLACES, *LIVE_PLACES])
-def stopped(request: pytest.FixtureRequest, desk: Desk, refund: Any, note: Any) -> Callable[..., Any]:
+def stopped(request: pytest.FixtureRequest, desk: Desk, refund: Any, note: Any) -> Any:
     """Runs the step under a key; with an error, which stops it at the place."""
     live = note if request.param in LIVE_PLACES else None
     place = (PLACES | LIVE_PLACES)[request.param]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -23,7 +22,7 @@ UNKNOWN = "0" * 64
 PACKED = {"Content-Encoding": "gzip"}
 
 
-def client_with(desk: Desk, answer: Callable[[httpx2.Request], httpx2.Response], **changes: Any) -> Any:
+def client_with(desk: Desk, answer: Any, **changes: Any) -> Any:
     settings = replace(desk.runtime.settings, **changes)
     return Runtime(settings, transport=httpx2.MockTransport(answer), clock=desk.clock).client()
 
@@ -66,7 +65,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_idempotency_key(desk: D
     assert (desk.face.asked("/v1/transactions"), len(keys), desk.done) == (2, 1, [("refund", "o-1", 100)])
 
 
-def refunding(desk: Desk) -> Callable[[int], None]:
+def refunding(desk: Desk) -> Any:
     """A step that gives so much back."""
     refund = refund_tool(desk)
     return lambda amount, **options: desk.run((refund, "o-1", amount), **options)
@@ -277,6 +276,6 @@ def test_an_answer_is_read_up_to_what_the_request_allows_and_not_unpacked(send: 
 
 
 @pytest.fixture(autouse=True)
-def _closed(desk: Desk) -> Iterator[None]:
+def _closed(desk: Desk) -> Any:
     yield
     desk.runtime.close()

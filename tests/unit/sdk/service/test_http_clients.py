@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from countersign.contract import PrivateKey, Verdict
 from tests.fakes.desk import AGENT, Desk, refund_tool
 from tests.fakes.http_server import Quiet, served
 from tests.fakes.lookups import certificate
-from tests.fakes.proxies import Tunnels, tunnelling
+from tests.fakes.proxies import tunnelling
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face, serving
 
@@ -28,7 +27,7 @@ ENVIRONMENTS = {
 
 
 @pytest.fixture
-def between(desk: Desk) -> Iterator[SimpleNamespace]:
+def between(desk: Desk) -> Any:
     """A service on loopback that denies everything, and a forger that releases everything under keys of its own."""
     forger = Face(FakeService(now=time.time))
     with serving(desk.face) as url, serving(forger) as forger_url:
@@ -84,7 +83,7 @@ def test_plain_http_goes_direct_although_a_proxy_is_set(between: Any, fetch: Any
 
 
 @pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tunnels]:
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A proxy that the environment names."""
     with tunnelling() as proxy:
         for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
@@ -93,7 +92,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tunnels]:
 
 
 @pytest.fixture
-def authority(desk: Desk, tmp_path: Path) -> Iterator[Path]:
+def authority(desk: Desk, tmp_path: Path) -> Any:
     """That of the certificate of the desk's service, which is behind https."""
     authority = certificate(tmp_path, "127.0.0.1")
     with serving(desk.face, authority) as url:
@@ -110,7 +109,7 @@ def test_https_uses_only_the_proxy_of_the_setting(desk: Desk, authority: Any, pr
 
 
 @EITHER_WAY
-def test_authorities_of_the_environment_do_not_count(
+def test_no_authority_of_the_environment(
     desk: Desk, authority: Path, fetch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))

@@ -6,21 +6,11 @@ import json
 import sqlite3
 from contextlib import closing
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import (
-    DryRun,
-    FilesAdapter,
-    MemoryAdapter,
-    SQLiteAdapter,
-    errors,
-    run_transaction,
-    tool,
-    transaction,
-)
+from countersign import DryRun, FilesAdapter, MemoryAdapter, SQLiteAdapter, errors, run_transaction, tool
 from countersign.adapters.protocol import Change
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
@@ -40,7 +30,7 @@ def policy(_: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]:
     return Verdict.REVIEW if args.get("amount_cents", 0) > 5_000 else Verdict.RELEASE
 
 
-def bytes_below(folder: Path) -> dict[str, bytes]:
+def bytes_below(folder: Any) -> dict[str, bytes]:
     """The bytes of every file of a folder; but for the empty lock of the adapter's own."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): path.read_bytes() for path in files if path.name != "lock" or path.read_bytes()}
@@ -53,7 +43,7 @@ def asked(desk: Desk) -> list[str]:
 
 def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Desk, refund: Any) -> None:
     desk.service.policy = policy
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+    with desk.step(dry_run=True) as txn:
         small, large, huge = refund("o-1", 100), refund("o-2", 6_000), refund("o-3", 600_000)
     found = txn.result
     assert [(one.tool, one.args, one.decision) for one in found.effects] == [
@@ -71,7 +61,7 @@ def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Des
         _ = small.result
 
 
-def test_scenario_56_a_dry_run_leaves_sql_and_files_byte_identical(desk: Desk, tmp_path: Path) -> None:
+def test_scenario_56_a_dry_run_leaves_sql_and_files_byte_identical(desk: Desk, tmp_path: Any) -> None:
     notes, root = notes_database(tmp_path), tmp_path / "root"
     (root / "deep").mkdir(parents=True)
     (root / "old.txt").write_text("old")
@@ -122,7 +112,7 @@ def test_a_dry_run_writes_no_journal_and_spends_no_key(desk: Desk, refund: Any, 
 
 
 def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk, refund: Any) -> None:
-    with transaction("t-1", runtime=desk.runtime) as real:
+    with desk.step() as real:
         fired = refund("o-1", 100)
     rows = desk.runtime.journal.database.rows("SELECT * FROM chain")
     txn = desk.run((refund, "o-1", 100), dry_run=True)
@@ -165,7 +155,7 @@ def test_live_work_is_undone_before_the_service_is_asked(desk: Desk, notes: Any)
     assert free == [True]
 
 
-def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp_path: Path) -> None:
+def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp_path: Any) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "a.txt").write_text("a")
     write = live_writer(desk, FilesAdapter(tmp_path / "root"))
@@ -184,7 +174,7 @@ def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk, re
 
 
 def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk, refund: Any) -> None:
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+    with desk.step(dry_run=True) as txn:
         assert refund("o-1", 100) is refund(order_id="o-1", amount_cents=100)
         with txn.repeat():
             refund("o-1", 100)
@@ -206,9 +196,9 @@ def test_a_real_transaction_has_no_result_of_its_own(desk: Desk) -> None:
 
 def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> None:
     """Its calls would be those of the outer one, and fire."""
-    with transaction("t-1", runtime=desk.runtime) as outer:
+    with desk.step() as outer:
         with pytest.raises(errors.MisuseError, match="inside transaction 't-1'"):
-            transaction("t-2", dry_run=True, runtime=desk.runtime)
+            desk.step("t-2", dry_run=True)
         with pytest.raises(errors.MisuseError, match="inside transaction 't-1'"):
             run_transaction(lambda txn: refund("o-1", 1), key="t-2", dry_run=True, runtime=desk.runtime)
         assert outer.effects == ()

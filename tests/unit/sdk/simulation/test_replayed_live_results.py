@@ -2,7 +2,6 @@
 
 import datetime as dt
 from collections import UserDict
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ class World:
         return self.now() if callable(self.now) else self.now
 
 
-def look_tool(desk: Desk, world: World, returns: Any = Any) -> Callable[..., Any]:
+def look_tool(desk: Desk, world: World, returns: Any = Any) -> Any:
     """A live tool that returns what the world holds."""
 
     def look(who: str = "ada") -> Any:
@@ -45,11 +44,11 @@ def look_tool(desk: Desk, world: World, returns: Any = Any) -> Callable[..., Any
     look.__annotations__["return"] = returns
     desk.registry._tools.pop("look", None)
     live: Any = {"lane": "live", "adapter": MemoryAdapter()}
-    made: Callable[..., Any] = tool("look", registry=desk.registry, **live)(look)
+    made: Any = tool("look", registry=desk.registry, **live)(look)
     return made
 
 
-def run(desk: Desk, *looks: Callable[[], Any], key: str = "t-1") -> list[Any]:
+def run(desk: Desk, *looks: Any, key: str = "t-1") -> list[Any]:
     with desk.step(key):
         return [look() for look in looks]
 
@@ -195,7 +194,7 @@ def test_what_may_be_text_or_a_time_is_reconstructed_as_neither(desk: Desk, answ
 # ------------------------------------------------------------------------------------------ what is written
 
 
-def endless() -> Iterator[int]:
+def endless() -> Any:
     yield 1
     yield 2
 
@@ -210,7 +209,7 @@ class Upset(UserDict[str, int]):
 @pytest.mark.parametrize(
     "make", [endless, lambda: [endless()], lambda: {"found": iter([1, 2])}, object, Upset]
 )
-def test_what_has_no_json_form_is_left_alone(desk: Desk, make: Callable[[], Any]) -> None:
+def test_what_has_no_json_form_is_left_alone(desk: Desk, make: Any) -> None:
     look = look_tool(desk, World(make))
     (found,) = run(desk, look)
     inner = found[0] if isinstance(found, list) else found["found"] if isinstance(found, dict) else found

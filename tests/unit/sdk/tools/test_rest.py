@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    DidNotHappen,
-    Happened,
-    RestApi,
-    RestUnknown,
-    Unsure,
-    current_effect,
-    errors,
-    probe,
-    resume,
-)
+from countersign import DidNotHappen, Happened, Unsure, current_effect, errors, probe, resume
+from countersign.tools.rest import RestApi, RestUnknown
 from tests.fakes.desk import Desk
 from tests.fakes.running import fails, order_tool, run
 from tests.unit.sdk.tools.banks import SECRET, Bank, charge_tool, head, speaking

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.fakes.running import fails, order_tool, run
 from tests.unit.sdk.tools.banks import Bank
 
 
-def onboard_tool(desk: Desk, does: Callable[[str], Any], *, idempotent: bool = True) -> tuple[Any, str]:
+def onboard_tool(desk: Desk, does: Any, *, idempotent: bool = True) -> tuple[Any, str]:
     """A call of a tool that sends what `does` sends."""
 
     @order_tool(desk, resource=("Customer", "customer"), changes={"idempotent": idempotent})
@@ -37,7 +36,7 @@ def full(*_: Any) -> None:
 
 
 @contextlib.contextmanager
-def dying(desk: Desk) -> Iterator[None]:
+def dying(desk: Desk) -> Any:
     """Inside, a process dies once its tool has been called: its FIRING stays on the disk."""
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(desk.runtime.journal.effect_log, "write", full)
@@ -45,7 +44,7 @@ def dying(desk: Desk) -> Iterator[None]:
     desk.clock.advance(600)
 
 
-def onboarding(api: RestApi, exists: Callable[[], bool]) -> Callable[[str], None]:
+def onboarding(api: RestApi, exists: Any) -> Any:
     """Open the account unless it is there, then give the credit."""
 
     def does(customer: str) -> None:

@@ -8,7 +8,6 @@ import inspect
 import logging
 import traceback
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -44,11 +43,11 @@ class Box:
     width: int
 
 
-def frozen(fn: Callable[..., object], *args: object, **kwargs: object) -> bytes:
+def frozen(fn: Any, *args: object, **kwargs: object) -> bytes:
     return Signature(fn, "act").freeze(args, kwargs)
 
 
-def again(fn: Callable[..., object], *args: object, **kwargs: object) -> dict[str, Any]:
+def again(fn: Any, *args: object, **kwargs: object) -> dict[str, Any]:
     signature = Signature(fn, "act")
     return signature.retype(signature.freeze(args, kwargs))
 
@@ -121,7 +120,7 @@ REFUSALS: list[Any] = [
 
 
 @pytest.mark.parametrize("refuse", REFUSALS)
-def test_neither_a_refusal_nor_its_trace_quotes_a_value(refuse: Callable[[], object]) -> None:
+def test_neither_a_refusal_nor_its_trace_quotes_a_value(refuse: Any) -> None:
     with pytest.raises(errors.NotStageable) as refused:
         refuse()
     held = [refused.value, refused.value.__cause__, refused.value.__context__]
@@ -152,7 +151,7 @@ def unnamed(order_id: str, /) -> None: ...
 
 
 @pytest.mark.parametrize("fn", [variadic, open_ended, unnamed])
-def test_every_argument_needs_a_name(fn: Callable[..., object]) -> None:
+def test_every_argument_needs_a_name(fn: Any) -> None:
     with pytest.raises(errors.RegistrationError, match="name of its own"):
         Signature(fn, "act")
 
@@ -196,7 +195,7 @@ Name = NewType("Name", str)
 NOON = dt.datetime(2026, 11, 25, 12, tzinfo=dt.UTC)
 
 
-def returning(hint: Any) -> Callable[[], Any]:
+def returning(hint: Any) -> Any:
     def look() -> Any: ...
 
     look.__annotations__["return"] = hint

@@ -1,7 +1,6 @@
 """Declaring tools, their manifests, and the drafts people review."""
 
 import json
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -110,13 +109,13 @@ def test_a_draft_without_a_resource_or_of_a_dict_of_anything_is_refused(registry
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Any) -> Any:
     """The manifest path of `reviewed`."""
     return tmp_path / "refund.json"
 
 
 @pytest.fixture
-def reviewed(desk: Desk, path: Path) -> Any:
+def reviewed(desk: Desk, path: Any) -> Any:
     """A refund whose manifest is next to its module."""
     return refund_tool(desk, manifest=path)
 
@@ -124,13 +123,13 @@ def reviewed(desk: Desk, path: Path) -> Any:
 CALL = "o-1", 100
 
 
-def test_a_manifest_next_to_the_module_is_used_by_default(desk: Desk, path: Path, reviewed: Any) -> None:
+def test_a_manifest_next_to_the_module_is_used_by_default(desk: Desk, path: Any, reviewed: Any) -> None:
     path.write_bytes(manifest_json(tool_of(reviewed).draft_manifest()))
     run(desk, (reviewed, *CALL))
     assert (desk.face.asked("/v1/tools"), len(desk.done)) == (0, 1)
 
 
-def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, reviewed: Any) -> None:
+def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Any, reviewed: Any) -> None:
     path.write_text("{}")
     fails(desk, errors.RegistrationError, (reviewed, *CALL), match=r"refund\.json")
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import traceback
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -68,14 +67,14 @@ class LyingText(str):
         return b"all well"
 
 
-def deep(depth: int, wrap: Callable[[Any], Any]) -> Any:
+def deep(depth: int, wrap: Any) -> Any:
     value: Any = wrap(None)
     for _ in range(depth):
         value = wrap(value)
     return value
 
 
-def of_itself(made: Any, put: Callable[[Any, Any], object]) -> Any:
+def of_itself(made: Any, put: Any) -> Any:
     put(made, made)
     return made
 
@@ -93,7 +92,7 @@ def shared() -> list[Any]:
     return found
 
 
-WRAPS: dict[str, Callable[[Any], Any]] = {
+WRAPS: Any = {
     "lists": lambda inner: [inner],
     "tuples": lambda inner: (inner,),
     "objects": lambda inner: {"a": inner},
@@ -102,7 +101,7 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
     "lists and objects": lambda inner: [{"a": inner}],
 }
 
-VALUES: dict[str, Callable[[], Any]] = {
+VALUES: Any = {
     **{
         f"{depth} levels of {name}": lambda depth=depth, wrap=wrap: deep(depth, wrap)  # type: ignore[misc]
         for depth in DEPTHS
@@ -174,7 +173,7 @@ def unserialisable(value: Unserialisable) -> None: ...
 @pytest.mark.parametrize(
     ("fn", "value"), [(checked, {"number": 1}), (unserialisable, {}), (anything, Unserialisable())]
 )
-def test_a_model_whose_own_code_raises_refuses_the_call(fn: Callable[..., object], value: Any) -> None:
+def test_a_model_whose_own_code_raises_refuses_the_call(fn: Any, value: Any) -> None:
     with pytest.raises(NotStageable, match="Error") as refused:
         Signature(fn, "act").freeze((value,), {})
     assert SECRET not in trace_of(refused.value)

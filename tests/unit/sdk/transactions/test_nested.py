@@ -4,7 +4,6 @@ import asyncio
 import os
 import sqlite3
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def test_an_inner_block_is_part_of_the_outer(desk: Desk, notes: Any, note: Any, 
 
 
 @pytest.mark.parametrize("error", ENDINGS)
-def test_a_raising_inner_block_is_undone(desk: Desk, notes: Path, note: Any, refund: Any, error: Any) -> None:
+def test_a_raising_inner_block_is_undone(desk: Desk, notes: Any, note: Any, refund: Any, error: Any) -> None:
     for replayed in (False, True):
         with desk.step() as txn:
             note("o-1", "outer")
@@ -97,7 +96,7 @@ def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk, refund: Any) -
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_leaving_both_undoes_both(desk: Desk, notes: Path, note: Any, refund: Any, denied: bool) -> None:
+def test_leaving_both_undoes_both(desk: Desk, notes: Any, note: Any, refund: Any, denied: bool) -> None:
     with pytest.raises(errors.Denied if denied else ValueError), desk.step():
         note("o-1", "outer")
         with inner(desk):
@@ -110,7 +109,7 @@ def test_leaving_both_undoes_both(desk: Desk, notes: Path, note: Any, refund: An
 
 
 @pytest.mark.anyio
-async def test_in_asyncio_the_same(desk: Desk, notes: Path, note: Any, refund: Any) -> None:
+async def test_in_asyncio_the_same(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     async def alone() -> None:
         async with inner(desk):
             pytest.fail("it was entered")
@@ -134,6 +133,8 @@ def test_independent_effects_of_an_inner_block_that_raises_are_dropped(desk: Des
             refund("o-2", 200)
             raise ValueError
     assert (desk.done, len(txn.effects)) == ([("refund", "o-1", 100)], 1)
+    known = desk.runtime.journal.transactions
+    assert sorted(known.require(one).state.value for one in known.newest_ids(9)) == ["ended", "settled"]
 
 
 OWN: Any = [{"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True}]
@@ -150,7 +151,7 @@ def test_an_inner_block_has_nothing_of_its_own(desk: Desk, refund: Any, own: dic
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: Desk, notes: Path) -> None:
+def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: Desk, notes: Any) -> None:
     @tool("nest", lane="live", adapter=SQLiteAdapter(notes), registry=desk.registry)
     def nest() -> None:
         """Open a block where none can be."""
@@ -164,9 +165,7 @@ def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: De
         pytest.fail("it was entered")
 
 
-def test_a_lost_savepoint_undoes_the_whole(
-    desk: Desk, notes: Any, database: Any, note: Any, refund: Any
-) -> None:
+def test_a_lost_savepoint_undoes_all(desk: Desk, notes: Any, database: Any, note: Any, refund: Any) -> None:
     @tool("break", lane="live", adapter=database, registry=desk.registry)
     def lose_the_savepoint() -> None:
         """End the block behind the adapter's back."""
@@ -182,7 +181,7 @@ def test_a_lost_savepoint_undoes_the_whole(
     assert (desk.done, notes_in(notes), txn.state) == ([], [], "ended")
 
 
-def test_a_fork_touches_nothing(desk: Desk, notes: Path, note: Any, refund: Any, monkeypatch: Any) -> None:
+def test_a_fork_touches_nothing(desk: Desk, notes: Any, note: Any, refund: Any, monkeypatch: Any) -> None:
     savepoint, took_back, child = SQLiteSession.savepoint, list[int](), False
 
     def watched(self: SQLiteSession) -> Savepoint:

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from tests.fakes.running import run
 from tests.unit.sdk.transactions.test_parallel import SECONDS, in_block, inside
 
 
-def test_scenario_51_live_effects_of_threads_take_turns(desk: Desk, notes: Path, note: Any) -> None:
+def test_scenario_51_live_effects_of_threads_take_turns(desk: Desk, notes: Any, note: Any) -> None:
     orders = [f"o-{n:02}" for n in range(20)]
     with desk.step() as txn, txn.parallel(), ThreadPoolExecutor(4) as pool:
         made = [inside(pool, note, order, "bad" if order[-1] == "3" else "good") for order in orders]
@@ -61,9 +60,7 @@ def test_a_plain_live_tool_does_not_stop_the_loop(desk: Desk, notes: Any, databa
     assert notes_in(notes) == []
 
 
-def test_a_live_tool_calls_another_but_not_from_a_task(
-    desk: Desk, notes: Any, database: Any, note: Any
-) -> None:
+def test_a_live_tool_calls_another_in_its_task(desk: Desk, notes: Any, database: Any, note: Any) -> None:
     @tool("both", lane="live", adapter=database, registry=desk.registry)
     async def both(where: str) -> None:
         """Write by another tool."""
@@ -81,7 +78,7 @@ def test_a_live_tool_calls_another_but_not_from_a_task(
     assert notes_in(notes) == [("o-1", "hello")]
 
 
-def test_a_task_that_outlives_its_live_effect_is_refused(desk: Desk, notes: Path) -> None:
+def test_a_task_that_outlives_its_live_effect_is_refused(desk: Desk, notes: Any) -> None:
     """And not that it would wait for ever."""
     note, go_on = note_tool(desk, SQLiteAdapter(notes)), asyncio.Event()
     behind: list[asyncio.Task[None]] = []
@@ -131,7 +128,7 @@ class Moving:
         return moving
 
 
-def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: Path) -> None:
+def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: Any) -> None:
     moving, note = Moving(desk), note_tool(desk, SQLiteAdapter(notes))
     with ThreadPoolExecutor(2) as pool:
         with pytest.raises(errors.SavepointLost), desk.step() as txn, txn.parallel():
@@ -160,3 +157,22 @@ def test_a_live_effect_that_still_runs_when_its_block_ends_is_not_kept_half(desk
         with block, txn.parallel():
             moving.begin(pool)
     assert (moving.memory.snapshot(), desk.done, record_of(desk).state) == ({}, [], "ended")
+
+
+def test_nor_is_that_of_a_task_which_was_given_up(desk: Desk) -> None:
+    memory = MemoryAdapter()
+
+    @tool("move_later", lane="live", adapter=memory, registry=desk.registry)
+    async def move_later(amount: int) -> None:
+        """Take from one, think, and give to the other."""
+        memory["from"] = -amount
+        await asyncio.shield(asyncio.sleep(0.05))
+        memory["to"] = amount
+
+    async def body(_: object) -> None:
+        asyncio.create_task(move_later(100))  # noqa: RUF006 - it is given up
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(errors.SavepointLost, match="still running"):
+        in_block(desk, body)
+    assert (memory.snapshot(), record_of(desk).state) == ({}, "ended")

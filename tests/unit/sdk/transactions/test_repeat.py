@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,7 +195,7 @@ def test_scenario_42_another_key_does_not_wait(desk: Desk, refund: Any) -> None:
 
 
 @pytest.fixture
-def note(desk: Desk, notes: Path) -> tuple[Any, ...]:
+def note(desk: Desk, notes: Any) -> tuple[Any, ...]:
     return note_tool(desk, SQLiteAdapter(notes)), "o-1", "hello"
 
 
@@ -217,14 +216,14 @@ def test_the_key_is_as_free_as_it_was(desk: Desk, refund_call: Any, is_async: bo
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_live_work_may_come_under_it_and_is_done_once(desk: Desk, notes: Path, note: Any) -> None:
+def test_live_work_may_come_under_it_and_is_done_once(desk: Desk, notes: Any, note: Any) -> None:
     run(desk)
     for replayed in (False, True):
         txn = run(desk, note).txn
         assert (txn.state, txn.replayed, notes_in(notes)) == ("settled", replayed, [("o-1", "hello")])
 
 
-def test_one_taken_back_has_asked_for_nothing(desk: Desk, notes: Path, note: Any, refund_call: Any) -> None:
+def test_one_taken_back_has_asked_for_nothing(desk: Desk, notes: Any, note: Any, refund_call: Any) -> None:
     inner = transaction(runtime=desk.runtime)
     with desk.step() as empty, pytest.raises(LookupError), inner:
         for fn, *args in (note, refund_call):
@@ -271,7 +270,7 @@ def test_so_what_got_no_answer(desk: Desk, notes: Any, note: Any, lost: str, ask
 
 
 @pytest.mark.parametrize("done", ["refund_call", "note"])
-def test_a_key_spent_before_stays_so(desk: Desk, notes: Path, done: str, request: Any) -> None:
+def test_a_key_spent_before_stays_so(desk: Desk, notes: Any, done: str, request: Any) -> None:
     call = request.getfixturevalue(done)
     run(desk, call)
     fails(desk, errors.AlreadyRedeemed, match="another list")

@@ -9,20 +9,8 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    MemoryAdapter,
-    Retry,
-    SQLiteAdapter,
-    StepsRefused,
-    errors,
-    replay,
-    run_steps,
-    run_steps_async,
-    run_transaction,
-    step_of,
-    tool,
-)
-from countersign.transactions.schedule import Schedule
+from countersign import Retry, errors, replay, run_steps, run_steps_async, run_transaction, step_of, tool
+from countersign.transactions.schedule import Schedule, StepsRefused
 from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
 from tests.fakes.running import order_tool
 from tests.unit.sdk.adapters.resources import MemoryValues
@@ -30,11 +18,11 @@ from tests.unit.sdk.transactions.test_parallel import meeting_tool
 
 
 @pytest.fixture(autouse=True)
-def _tools(desk: Desk, notes: Path) -> None:
-    note_tool(desk, SQLiteAdapter(notes))
+def _tools(desk: Desk, database: Any) -> None:
+    note_tool(desk, database)
     refund_tool(desk)
 
-    @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
+    @tool("look", lane="live", adapter=database, registry=desk.registry)
     def look(order_id: str) -> dict[str, Any]:
         return {"order": order_id, "cents": [100, 250]}
 

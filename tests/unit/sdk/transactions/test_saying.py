@@ -1,6 +1,5 @@
 """The key of a run, how long it may wait and what it claims are checked before anything of it is begun."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +9,12 @@ from countersign.contract.wire import Claimed
 from tests.fakes.desk import Desk, claims_of, refund_tool
 
 
-def block(desk: Desk, step: Callable[[Transaction], object], **said: Any) -> None:
+def block(desk: Desk, step: Any, **said: Any) -> None:
     with transaction(runtime=desk.runtime, **said) as txn:
         step(txn)
 
 
-def again(desk: Desk, step: Callable[[Transaction], object], **said: Any) -> None:
+def again(desk: Desk, step: Any, **said: Any) -> None:
     run_transaction(step, runtime=desk.runtime, **said)
 
 
