@@ -109,9 +109,7 @@ def test_https_uses_only_the_proxy_of_the_setting(desk: Desk, authority: Any, pr
 
 
 @EITHER_WAY
-def test_no_authority_of_the_environment(
-    desk: Desk, authority: Path, fetch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_authority_of_the_environment(desk: Desk, authority: Path, fetch: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.setenv("SSL_CERT_DIR", str(authority.parent))
     with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):

@@ -45,9 +45,7 @@ def edited(document: Any, edit: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])
-def test_an_export_replays(
-    desk: Desk, step: Any, document: Any, mode: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_replays(desk: Desk, step: Any, document: Any, mode: Any, monkeypatch: Any) -> None:
     """Also where there is no journal and no service; how it is laid out is no part of what it says."""
     (path := desk.folder / "export.json").write_text(json.dumps(document, sort_keys=True, indent=7))
     monkeypatch.setattr("countersign.simulation.replay.default_registry", desk.registry)
