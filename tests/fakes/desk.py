@@ -29,7 +29,7 @@ from countersign import (
 from countersign.contract import PrivateKey, ToolManifest
 from countersign.contract.wire import Claimed
 from countersign.journal.queries import LIVE_LANE
-from countersign.journal.records import EffectRecord
+from countersign.journal.records import EffectRecord, TransactionRecord
 from countersign.tools.tool import tool_of
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face
@@ -305,6 +305,18 @@ def effect_rows(desk: Desk, key: str = "t-1") -> tuple[EffectRecord, ...]:
     """The journal's rows of the staged effects."""
     journal = desk.runtime.journal.transactions
     return journal.effects(journal.find(key)[0])
+
+
+def record_of(desk: Desk, key: str = "t-1") -> TransactionRecord:
+    """The journal's row of a transaction."""
+    (record,) = desk.runtime.journal.transactions.find(key)
+    return record
+
+
+def listed(desk: Desk, columns: str, where: str = "lane = 'live'") -> list[tuple[Any, ...]]:
+    """These columns of the journal's rows of effects, list by list."""
+    query = f"SELECT {columns} FROM effects WHERE {where} ORDER BY staging, lane, seq"
+    return [tuple(row) for row in desk.runtime.journal.database.rows(query)]
 
 
 def service_states(desk: Desk, txn: str) -> list[str]:

@@ -1,7 +1,5 @@
 """A disk that is full: the journal reads, and takes nothing more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +8,10 @@ import pytest
 
 from countersign import JournalError
 from countersign.journal import Journal
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise JournalError("the disk is full")
 
 
 @contextmanager
@@ -22,9 +24,6 @@ def full_after(journal: Journal, begun: int) -> Iterator[None]:
         if left[0] < 0:
             full()
         begin(*args, **options)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
 
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(journal.effect_log, "begin", begin_some)

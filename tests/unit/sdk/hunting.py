@@ -1,7 +1,5 @@
 """Search for a secret, of which no byte may be found again in any encoding, and the places to search."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator, Mapping
@@ -33,7 +31,9 @@ def dresses(text: str) -> Iterator[tuple[str, bytes]]:
     yield "UTF-16", text.encode("utf-16-le")
     for before in range(3):
         whole = base64.b64encode(b"\0" * before + raw)
-        inner = whole[(before * 8 + 5) // 6 : len(whole) - 4]  # what does not depend on its neighbour bytes
+        inner = whole[
+            (before * 8 + 5) // 6 : len(whole) - 4
+        ]  # what does not depend on the bytes before and after
         yield f"base64 at {before}", inner
         yield f"base64url at {before}", inner.translate(bytes.maketrans(b"+/", b"-_"))
 
@@ -67,8 +67,7 @@ def _columns(place: JournalUrl) -> Iterator[tuple[str, bytes]]:
         assert len(tables) > 8
         for (table,) in tables:
             rows = connection.execute(f"SELECT * FROM {table}".encode()).fetchall()
-            values = [value for row in rows for value in row]
-            yield (
-                table,
-                b"\n".join(value if isinstance(value, bytes) else str(value).encode() for value in values),
-            )
+            values = [
+                value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row
+            ]
+            yield table, b"\n".join(values)

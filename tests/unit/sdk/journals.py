@@ -4,8 +4,6 @@ A test says `@pytest.mark.parametrize("engine", BOTH)`, or its module imports `b
 each engine does in a way of its own says `["sqlite", POSTGRES]`, and is short on both.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

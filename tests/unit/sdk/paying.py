@@ -1,7 +1,5 @@
 """A tool that is given a secret, and a look at what the journal holds of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +40,7 @@ def paid(desk: Desk, **options: Any) -> Pay:
 
 def without_key(desk: Desk, tmp_path: Path) -> Runtime:
     """Another host, without the key."""
-    settings = replace(desk.runtime.settings, journal_key_path=tmp_path / "nobody put it here")
+    settings = replace(desk.runtime.settings, journal_key_path=tmp_path / "not here")
     return make_runtime(settings, desk.face, desk.registry, desk.clock)
 
 

@@ -1,7 +1,5 @@
 """What `import countersign` offers is one list, however it is asked for."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -15,10 +13,9 @@ def test_a_program_a_type_checker_and_a_star_import_see_the_same_names() -> None
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     assert {one.asname or one.name for node in imports for one in node.names} == set(countersign.__all__)
-    assert countersign.__all__ == sorted(
-        set(countersign.__all__), key=lambda name: (not name.isupper(), name)
-    )
-    assert set(countersign.__all__) == set(countersign._HOME_OF)
+    names = countersign.__all__
+    assert names == sorted(set(names), key=lambda name: (not name.isupper(), name))
+    assert set(names) == set(countersign._HOME_OF)
     assert all(getattr(countersign, name).__doc__ for name in countersign.__all__)
     assert "tool" in dir(countersign)
     with pytest.raises(AttributeError, match="no attribute"):

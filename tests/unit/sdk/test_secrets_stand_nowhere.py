@@ -4,46 +4,28 @@ Nothing but the service and the tools themselves ever gets the value: the servic
 tools, for they are fired with it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from typer.testing import CliRunner
 
-from countersign import (
-    EffectFailed,
-    MemoryAdapter,
-    NotDone,
-    OutcomeUnknown,
-    Placeholder,
-    ReviewPending,
-    SQLiteAdapter,
-    ToolRaised,
-    llm_call,
-    replay,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
 from countersign.cli.app import app
 from countersign.commit.plan import plan_from_journal
 from countersign.contract import EffectState
 from countersign.contract.states import Outcome
-from countersign.journal import EffectOutcome, Lease, LocalState, RemoteOutcome
+from countersign.journal import EffectOutcome, LocalState, RemoteOutcome
 from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, effect_rows, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
+from tests.fakes.running import order_tool
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
 from tests.unit.sdk.journals import both_engines
 
@@ -62,14 +44,14 @@ class Airline:
     """The tools of a travel agent, and everything that was ever said."""
 
     desk: Desk
-    spans: InMemorySpanExporter
+    spans: Any
     dies: list[BaseException] = field(default_factory=list)
     heard: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         desk, dies = self.desk, self.dies
 
-        @tool("release", resource=("Passport", "passport"), registry=desk.registry)
+        @order_tool(desk, resource=("Passport", "passport"))
         def release(passport: str, locator: str) -> str:
             """Give a seat back. These are not declared secret: they are what the booking was made with."""
             desk.act("release", passport, locator)
@@ -77,20 +59,21 @@ class Airline:
                 raise RuntimeError(f"no seat of {passport}")
             return f"released for {passport}"
 
-        @tool(
-            "book",
-            resource=("Flight", "flight"),
-            secret=["/passenger/passport"],
-            compensate="release",
-            compensation_map={"passport": "args:/passenger/passport", "locator": "result:/locator"},
-            registry=desk.registry,
+        back = {"passport": "args:/passenger/passport", "locator": "result:/locator"}
+        secret = ["/passenger/passport"]
+
+        @order_tool(
+            desk, resource=("Flight", "flight"), secret=secret, compensate="release", compensation_map=back
         )
         def book(flight: str, amount_cents: int, passenger: dict[str, str]) -> dict[str, str]:
             """Book a seat. The airline repeats the passport in its answer."""
             desk.act("book", flight, amount_cents, passenger["passport"])
             return {"locator": f"{flight}-{passenger['passport']}"}
 
-        @tool("check_in", resource=("Passport", "passport"), idempotent=True, registry=desk.registry)
+        # the code does not call it secret, its reviewers did
+        @order_tool(
+            desk, resource=("Passport", "passport"), idempotent=True, changes={"secret": ("/passport",)}
+        )
         def check_in(passport: str) -> str:
             """Check in: the resource itself is named by a secret."""
             desk.act("check_in", passport)
@@ -98,14 +81,14 @@ class Airline:
                 raise dies.pop()
             return f"seat of {passport}"
 
-        @tool("pay", resource=("Order", "order_id"), secret=["card"], registry=desk.registry)
+        @order_tool(desk, secret=["card"])
         def pay(order_id: str, card: str) -> None:
-            """Pay, and say in a loud voice what was wrong with the card."""
+            """Pay; errors quote the card."""
             if order_id == "refused":
                 try:
                     raise ValueError(f"the bank does not like {card}")
                 except ValueError as error:
-                    raise NotDone(f"{card} was refused") from error
+                    raise errors.NotDone(f"{card} was refused") from error
             raise TimeoutError(f"no answer about {card}")
 
         database = SQLiteAdapter(notes_database(desk.folder))
@@ -114,15 +97,10 @@ class Airline:
         def note(order_id: str, passport: str) -> int:
             """Write that there is a passport, and not which."""
             assert passport == SECRET
-            return database.connection.execute(
-                "INSERT OR REPLACE INTO notes VALUES (?, 'ok')", (order_id,)
-            ).rowcount
-
-        self.memory = MemoryAdapter()
+            insert = "INSERT OR REPLACE INTO notes VALUES (?, 'ok')"
+            return database.connection.execute(insert, (order_id,)).rowcount
 
         self.book, self.check_in, self.pay, self.note = book, check_in, pay, note
-        desk.publish(release, book, pay)
-        desk.publish(check_in, secret=("/passport",))  # the code does not call it secret, its reviewers did
 
     def hear(self, where: str, what: object) -> None:
         """Something was said."""
@@ -134,7 +112,7 @@ class Airline:
         self.hear("error", f"{error}\n{error!r}\n{error.args!r}")
         self.hear("traceback", "".join(traceback.format_exception(error)))
 
-    def meets(self, kind: type[BaseException], step: Callable[[], object], key: str, **options: Any) -> Any:
+    def meets(self, kind: type[BaseException], step: Any, key: str, **options: Any) -> Any:
         """Run a step that does not go through."""
         with pytest.raises(kind) as reported, transaction(key, runtime=self.desk.runtime, **options):
             step()
@@ -143,7 +121,7 @@ class Airline:
 
 
 @pytest.fixture
-def airline(tmp_path: Path, place: JournalLocation, spans: InMemorySpanExporter) -> Iterator[Airline]:
+def airline(tmp_path: Any, place: JournalLocation, spans: Any) -> Any:
     keys = tmp_path / "keys"
     add_key(keys)
     desk = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
@@ -159,9 +137,8 @@ def flown(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:
     _taken_back(airline)
     _unknown_and_settled(airline)
     _crashed_and_resumed(airline, monkeypatch)
-    airline.hear(
-        "transaction", desk.run((airline.note, "o-1", SECRET), (airline.check_in, SECRET), key="live")
-    )
+    live = desk.run((airline.note, "o-1", SECRET), (airline.check_in, SECRET), key="live")
+    airline.hear("transaction", live)
     calls = [(airline.note, "o-2", SECRET), (airline.book, "F1", 5, PASSENGER)]
     dry = desk.run(*calls, key="dry", dry_run=True)
     airline.hear("dry run", f"{dry.result}{dry.result!r}{dry.result.to_json()}")
@@ -174,11 +151,11 @@ def flown(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:
 def _reviewed_edited_fired(airline: Airline) -> None:
     desk = airline.desk
     call = (airline.book, "F1", LARGE, PASSENGER)
-    pending = airline.meets(ReviewPending, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
+    pending = airline.meets(errors.ReviewPending, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
     desk.service.edit(pending.txn, 0, {"flight": "F1", "amount_cents": LARGE - 1, "passenger": PASSENGER})
     # no one takes the change
     airline.meets(Exception, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
-    desk.run(call, key="reviewed", accept_edits=True, raises=ReviewPending)
+    desk.run(call, key="reviewed", accept_edits=True, raises=errors.ReviewPending)
     desk.service.approve(pending.txn)
     for _ in range(2):  # the second time from the journal
         with desk.step("reviewed", accept_edits=True):
@@ -191,28 +168,25 @@ def _reviewed_edited_fired(airline: Airline) -> None:
 def _taken_back(airline: Airline) -> None:
     desk = airline.desk
 
-    def step(flight: str, order: str) -> Callable[[], object]:
+    def step(flight: str, order: str) -> Any:
         return lambda: (airline.book(flight, 5, PASSENGER), airline.pay(order, SECRET))
 
-    failed = airline.meets(EffectFailed, step("F2", "refused"), "taken back")
-    assert isinstance(failed.__cause__, ToolRaised)
-    assert failed.__cause__.kind == "NotDone"
-    assert desk.done[-1] == ("release", SECRET, f"F2-{SECRET}")
-    airline.meets(EffectFailed, step("bad", "refused"), "could not be taken back")
+    failed = airline.meets(errors.EffectFailed, step("F2", "refused"), "taken back")
+    assert (failed.__cause__.kind, desk.done[-1]) == ("NotDone", ("release", SECRET, f"F2-{SECRET}"))
+    airline.meets(errors.EffectFailed, step("bad", "refused"), "could not be taken back")
     assert desk.done[-1] == ("release", SECRET, f"bad-{SECRET}")
 
 
 def _unknown_and_settled(airline: Airline) -> None:
     desk, runtime = airline.desk, airline.desk.runtime
-    unknown = airline.meets(OutcomeUnknown, lambda: airline.pay("slow", SECRET), "settled")
+    unknown = airline.meets(errors.OutcomeUnknown, lambda: airline.pay("slow", SECRET), "settled")
     assert unknown.__cause__.kind == "TimeoutError"
     (row,) = effect_rows(desk, "settled")
     assert row.error == "TimeoutError"
     reported = json.dumps(SECRET, ensure_ascii=False).encode()
     settlements = json.dumps([{"answer": "fired", "name": "Maya", "person": "p", "result": SECRET}])
     news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), reported)
-    lease = runtime.journal.leases.acquire(unknown.txn)
-    assert isinstance(lease, Lease)
+    lease: Any = runtime.journal.leases.acquire(unknown.txn)
     runtime.journal.effect_log.learn(lease, row.staging, [news])
     runtime.journal.leases.release(lease)
     (row,) = effect_rows(desk, "settled")
@@ -228,7 +202,7 @@ def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patched:
         patched.setattr(runtime.journal.effect_log, "write", lambda *_: None)  # the dead write nothing
         desk.run((airline.check_in, SECRET), key="crashed", raises=Killed)
-    parked = airline.meets(ReviewPending, lambda: airline.book("F3", LARGE, PASSENGER), "parked")
+    parked = airline.meets(errors.ReviewPending, lambda: airline.book("F3", LARGE, PASSENGER), "parked")
     desk.service.approve(parked.txn)
     with desk.another_process() as later:
         found = resume(later)
@@ -242,7 +216,7 @@ def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> N
     assert plan.calls[0].kwargs()["passenger"]["passport"] == SECRET
 
 
-def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def looked_at(airline: Airline) -> None:
     """Every way to look at the journal afterwards; none of them needs the key but replays."""
     settings = airline.desk.runtime.settings
     place = settings.journal_path
@@ -250,10 +224,10 @@ def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     known = airline.desk.runtime.journal.transactions
     keys = [known.key_of(one) for one in known.newest_ids(100)]
     words = ["list", "list --json", "stats", "verify", "verify --json", "filter --tool book"]
-    commands = [word.split() for word in words] + [
-        ["export", "--format", form] for form in ("json", "csv", "md")
+    words += [f"export --format {form}" for form in ("json", "csv", "md")]
+    commands = [one.split() for one in words] + [
+        ["show", key, *more] for key in keys for more in ([], ["--json"])
     ]
-    commands += [["show", key, *more] for key in keys for more in ([], ["--json"])]
     for command in commands:
         reported = CliRunner().invoke(app, ["journal", *command, "--journal", named], env={"COLUMNS": "250"})
         assert reported.exit_code == 0, reported.output
@@ -261,7 +235,7 @@ def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert HIDDEN in reported.output or "(secret)" in str(airline.heard)
     runtime = airline.desk.runtime
 
-    def step(passport: str) -> Callable[[Any], Placeholder[Any]]:
+    def step(passport: str) -> Any:
         return lambda _: airline.book("F1", LARGE, {"name": "ada", "passport": passport})
 
     same = replay("reviewed", step(SECRET), runtime=runtime)
@@ -279,16 +253,10 @@ def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         airline.hear("replay", f"{one}{one.to_json()}{[*one.outcomes]!r}{[*one.divergences]!r}")
 
 
-def test_a_secret_stands_nowhere_and_does_its_work_everywhere(
-    airline: Airline,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_secret_is_found_nowhere(airline: Airline, monkeypatch: Any, caplog: Any, capfd: Any) -> None:
     with caplog.at_level(logging.DEBUG):
         flown(airline, monkeypatch)
-        looked_at(airline, monkeypatch, tmp_path)
+        looked_at(airline)
     printed = capfd.readouterr()
     airline.hear("output", f"{printed.out}{printed.err}")
     airline.hear("log", caplog.text)

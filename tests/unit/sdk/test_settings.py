@@ -31,7 +31,7 @@ def test_three_variables_are_enough() -> None:
     assert (settings.allow_dev, settings.allow_http) == (False, False)
 
 
-def test_the_key_of_the_journal_is_named_or_lies_beside_it() -> None:
+def test_the_key_of_the_journal_is_named_or_next_to_it() -> None:
     assert Settings.from_env(ENV).journal_key_path is None
     named = {"COUNTERSIGN_JOURNAL_KEY": "/keys/journal"}
     assert Settings.from_env(ENV | named).journal_key_path == Path("/keys/journal")
@@ -81,10 +81,10 @@ def test_pinned_keys_are_a_list_with_commas() -> None:
             Settings.from_env(ENV | {"COUNTERSIGN_ISSUER_KEYS": bad})
 
 
-def test_a_flag_is_yes_or_no() -> None:
-    for value in ("maybe", "2", "y e s"):
-        with pytest.raises(SettingsError, match="neither yes nor no"):
-            Settings.from_env(ENV | {"COUNTERSIGN_ALLOW_DEV": value})
+@pytest.mark.parametrize("value", ["maybe", "2", "y e s"])
+def test_a_flag_is_yes_or_no(value: str) -> None:
+    with pytest.raises(SettingsError, match="neither yes nor no"):
+        Settings.from_env(ENV | {"COUNTERSIGN_ALLOW_DEV": value})
 
 
 def test_a_key_file_holds_a_key_that_only_its_owner_reads(tmp_path: Path) -> None:

@@ -2,13 +2,10 @@
 that a program meets names the next step.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re
 import traceback
-from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,13 +16,13 @@ import countersign
 from countersign import Budget, MemoryAdapter, errors, llm_call, replay, tool
 from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
 from countersign.integrations.errors import ModelStopped, TurnLimit, require_package
-from countersign.journal import Lease
 from countersign.journal.location import parse_location
 from countersign.journal.records import _damaged
 from countersign.llm.errors import BudgetExceeded, UsageUnknown
 from countersign.simulation.replay_report import Divergence, ReplayDiverged
 from countersign.transactions.schedule import StepsRefused
 from tests.fakes.desk import Desk
+from tests.fakes.running import order_tool
 from tests.unit.sdk.hunting import SECRET, found_in
 
 WITHIN = {"TooLateError"}  # raised and caught between our own modules
@@ -90,7 +87,7 @@ def documented_parents() -> dict[str, str]:
     return reported
 
 
-def test_the_page_tells_of_every_error_below_the_one_it_is_a_kind_of() -> None:
+def test_the_page_lists_every_error_below_its_base() -> None:
     kinds = {kind.__name__: kind.__base__ for kind in every_error()}
     parents = {name: base.__name__ for name, base in kinds.items() if base is not None}
     assert documented_parents() == parents | {"CountersignError": "", "IndependentFailures": ""}
@@ -149,77 +146,45 @@ MADE: list[tuple[errors.CountersignError, str]] = [
 ]  # fmt: skip
 
 
-def outside(pay: Callable[[str], Any], _: Desk) -> object:
-    return pay(SECRET)
-
-
-def not_stageable(pay: Callable[[str], Any], desk: Desk) -> object:
-    with desk.step():
-        return pay(f"{SECRET}\udcff")
-
-
-def placeholder_used(pay: Callable[[str], Any], desk: Desk) -> object:
-    with desk.step():
-        return pay(SECRET).result
-
-
-def not_declared(_: object, desk: Desk) -> object:
-    return tool("live", lane="live", registry=desk.registry)(lambda: None)
-
-
-def settings_error(*_: object) -> object:
-    return parse_location(f"mysql://u:{SECRET}@host/db")
-
-
-def price_unknown(_: object, desk: Desk) -> None:
-    with llm_call(
-        "m",
-        prompt=SECRET,
-        budgets=[Budget("b", "money", 1, "day", "USD")],
-        max_tokens=9,
-        runtime=desk.runtime,
-    ):
-        pass
-
-
 def not_recorded(pay: object, desk: Desk) -> None:
     @tool("find", lane="live", adapter=MemoryAdapter(), secret=["who"], registry=desk.registry)
     def find(who: str) -> str:
-        """Find it."""
         return who
 
     desk.run((pay, SECRET))
     replay("t-1", lambda _: find(SECRET), mode="reconstruct", runtime=desk.runtime)
 
 
-def package_missing(*_: object) -> object:
-    return require_package("no_such_vendor", "openai")
-
-
 def lease_lost(pay: object, desk: Desk) -> None:
     leases = desk.runtime.journal.leases
-    lease = leases.acquire(desk.run((pay, SECRET)).txn)
-    assert isinstance(lease, Lease)
+    lease: Any = leases.acquire(desk.run((pay, SECRET)).txn)
     leases.release(lease)
     leases.renew(lease)
 
 
-def call_not_recorded(_: object, desk: Desk) -> None:
-    with llm_call("m", prompt=SECRET, runtime=desk.runtime):
+def ask(desk: Desk, **options: Any) -> None:
+    with llm_call("m", prompt=SECRET, runtime=desk.runtime, **options):
         pass
 
 
-PROVOKED: dict[str, tuple[Callable[[Any, Desk], object], str]] = {
-    "OutsideTransaction": (outside, "`with transaction(...)`"),
-    "NotStageable": (not_stageable, "pin"),
-    "PlaceholderUsed": (placeholder_used, "Read .result after the transaction"),
-    "RegistrationError": (not_declared, "write adapter=..."),
-    "SettingsError": (settings_error, "postgresql://"),
-    "PriceUnknown": (price_unknown, "add one to the price file (COUNTERSIGN_"),
+def live() -> None: ...
+
+
+PAID = Budget("b", "money", 1, "day", "USD")
+PROVOKED: dict[str, tuple[Any, str]] = {
+    "OutsideTransaction": (lambda pay, _: pay(SECRET), "`with transaction(...)`"),
+    "NotStageable": (lambda pay, desk: desk.run((pay, f"{SECRET}\udcff")), "pin"),
+    "PlaceholderUsed": (lambda pay, desk: desk.run((lambda: pay(SECRET).result,)), "Read .result after the"),
+    "RegistrationError": (
+        lambda _, desk: tool(lane="live", registry=desk.registry)(live),
+        "write adapter=...",
+    ),
+    "SettingsError": (lambda *_: parse_location(f"mysql://u:{SECRET}@host/db"), "postgresql://"),
+    "PriceUnknown": (lambda _, desk: ask(desk, budgets=[PAID], max_tokens=9), "add one to the price file ("),
     "NotRecorded": (not_recorded, "`--mode verify`"),
-    "PackageMissing": (package_missing, "countersign-sdk[openai]"),
+    "PackageMissing": (lambda *_: require_package("no_such_vendor", "openai"), "countersign-sdk[openai]"),
     "LeaseLost": (lease_lost, "Run it again under its key"),
-    "CallNotRecorded": (call_not_recorded, "`countersign budget settle"),
+    "CallNotRecorded": (lambda _, desk: ask(desk), "`countersign budget settle"),
 }
 
 
@@ -235,11 +200,9 @@ def test_a_text_names_the_next_step_and_no_secret(error: errors.CountersignError
 
 @pytest.mark.parametrize("kind", PROVOKED)
 def test_a_text_that_is_raised_names_the_next_step_and_no_secret(kind: str, desk: Desk) -> None:
-    @tool("pay", resource=("Order", "const:o"), secret=["pin"], registry=desk.registry)
-    def pay(pin: str) -> None:
-        """Pay."""
+    @order_tool(desk, resource=("Order", "const:o"), secret=["pin"])
+    def pay(pin: str) -> None: ...
 
-    desk.publish(pay)
     provoke, step = PROVOKED[kind]
     with pytest.raises(errors.CountersignError) as raised:
         provoke(pay, desk)

@@ -1,31 +1,19 @@
 """Texts of tools, probes and adapters are descriptions: none of them changes what is known of an effect."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersign import (
-    EffectFailed,
-    LiveCommitFailed,
-    MemoryAdapter,
-    NotDone,
-    OutcomeUnknown,
-    ProbeAnswer,
-    Unsure,
-    probe,
-    resume,
-    tool,
-)
+from countersign import MemoryAdapter, ProbeAnswer, Unsure, errors, probe, resume, tool
 from countersign.adapters.memory import MemorySession
 from countersign.texts import MAX_TEXT, storable, text_of
 from tests.fakes.desk import Desk, answering_tool, charge_tools, failing_tool, service_states, states
+from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.tools.test_unwritable_args import RaisingDict, fail, shared, twice
 
 
 class LyingText(str):
@@ -41,10 +29,10 @@ class LyingText(str):
         raise RuntimeError("no format of mine")
 
 
-class Raising(NotDone):
+class Reading(errors.NotDone):
     """Its text is the result of `answer`."""
 
-    def __init__(self, answer: Callable[[], Any]) -> None:
+    def __init__(self, answer: Any) -> None:
         super().__init__("not this one")
         self.answer = answer
 
@@ -54,7 +42,7 @@ class Raising(NotDone):
     __repr__ = __str__
 
 
-def raising(error: BaseException) -> Callable[[], Any]:
+def raising(error: BaseException) -> Any:
     def answer() -> Any:
         raise error
 
@@ -65,38 +53,38 @@ def recursing() -> Any:
     return recursing()
 
 
-def with_odd_notes(error: NotDone) -> NotDone:
+def with_odd_notes(error: errors.NotDone) -> errors.NotDone:
     error.__notes__ = 7  # type: ignore[assignment]
     return error
 
 
-class Args(NotDone):
+class Args(errors.NotDone):
     """Exception.__str__ reads `args`, of which this has an object that cannot be read."""
 
     def __init__(self) -> None:
-        super().__init__(Raising(raising(ValueError("no"))), "\udcff")
+        super().__init__(Reading(raising(ValueError("no"))), "\udcff")
 
 
-ODD: dict[str, NotDone] = {
-    "a file name of other bytes": NotDone(f"no file {os.fsdecode(b'caf' + bytes([0xE9]))}"),
-    "half a surrogate pair": NotDone("\ud83d"),
-    "both halves, the wrong way round": NotDone("\udc00\ud800"),
-    "U+0000": NotDone("a\0b"),
-    "ten million characters": NotDone("x" * 10_000_000),
-    "ten thousand halves": NotDone("\udcff" * 10_000),
-    "an ANSI sequence and a line break": NotDone("\x1b[2J\r\n"),
-    "nothing": NotDone(),
-    "__str__ raises": Raising(raising(ValueError("no"))),
-    "__str__ raises itself": Raising(raising(NotDone("\udcff"))),
-    "__str__ exits": Raising(raising(SystemExit(3))),
-    "__str__ is interrupted": Raising(raising(KeyboardInterrupt())),
-    "__str__ stops a generator": Raising(raising(GeneratorExit())),
-    "__str__ never ends": Raising(recursing),
-    "__str__ is no text": Raising(lambda: 7),
-    "__str__ is a text of its own kind": Raising(lambda: LyingText("refused \udcff")),
+ODD: dict[str, errors.NotDone] = {
+    "a file name of other bytes": errors.NotDone(f"no file {os.fsdecode(b'caf' + bytes([0xE9]))}"),
+    "half a surrogate pair": errors.NotDone("\ud83d"),
+    "both halves, the wrong way round": errors.NotDone("\udc00\ud800"),
+    "U+0000": errors.NotDone("a\0b"),
+    "ten million characters": errors.NotDone("x" * 10_000_000),
+    "ten thousand halves": errors.NotDone("\udcff" * 10_000),
+    "an ANSI sequence and a line break": errors.NotDone("\x1b[2J\r\n"),
+    "nothing": errors.NotDone(),
+    "__str__ raises": Reading(raising(ValueError("no"))),
+    "__str__ raises itself": Reading(raising(errors.NotDone("\udcff"))),
+    "__str__ exits": Reading(raising(SystemExit(3))),
+    "__str__ is interrupted": Reading(raising(KeyboardInterrupt())),
+    "__str__ stops a generator": Reading(raising(GeneratorExit())),
+    "__str__ never ends": Reading(recursing),
+    "__str__ is no text": Reading(lambda: 7),
+    "__str__ is a text of its own kind": Reading(lambda: LyingText("refused \udcff")),
     "args that cannot be read": Args(),
-    "notes that are no list": with_odd_notes(NotDone("no")),
-    "bytes": NotDone(b"\xff"),
+    "notes that are no list": with_odd_notes(errors.NotDone("no")),
+    "bytes": errors.NotDone(b"\xff"),
 }
 
 
@@ -117,18 +105,14 @@ def is_storable(text: str) -> bool:
 
 @pytest.mark.parametrize("engine", BOTH)
 @EACH
-def test_what_a_tool_says_went_wrong_keeps_nothing_from_being_taken_back(desk: Desk, error: NotDone) -> None:
+def test_what_a_tool_says_went_wrong_keeps_nothing_from_being_taken_back(desk: Desk, error: Any) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, error, acts=False)
-    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
-        charge("o-1", 100)
-        placed = notify("o-1")
+    left = fails(desk, errors.EffectFailed, (charge, "o-1", 100), (notify, "o-1"))
     assert desk.done == [("charge", "o-1", 100), ("void", "c-o-1", 100)]
     assert states(desk) == {"charge#1": "compensated", "notify#2": "failed"}
-    assert service_states(desk, txn.txn) == ["compensated", "failed"]
-    assert placed.error is not None
-    assert placed.error.startswith(type(error).__name__)
-    assert is_storable(placed.error)
-    assert is_storable(str(failed.value))
+    assert service_states(desk, left.txn.txn) == ["compensated", "failed"]
+    text = left.placed[1].error
+    assert text.startswith(type(error).__name__) and is_storable(text) and is_storable(left.said)
     with desk.restarted() as after:
         resume(after.runtime)
         assert states(after) == {"charge#1": "compensated", "notify#2": "failed"}
@@ -136,14 +120,12 @@ def test_what_a_tool_says_went_wrong_keeps_nothing_from_being_taken_back(desk: D
 
 def outcome_of(desk: Desk, step: list[tuple[Any, ...]], raises: type[Exception]) -> dict[str, str]:
     """The states after a step that raises this, in storable words."""
-    with pytest.raises(raises) as failed:
-        desk.run(*step)
-    assert is_storable(str(failed.value))
+    assert is_storable(fails(desk, raises, *step).said)
     return states(desk)
 
 
 @A_FEW
-def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error: NotDone) -> None:
+def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error: errors.NotDone) -> None:
     """Nor does what its probe raises make it known."""
 
     @probe("look", registry=desk.registry)
@@ -151,37 +133,34 @@ def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error
         raise error
 
     lost = failing_tool(desk, ConnectionError(*error.args), probe="look")
-    assert outcome_of(desk, [(lost, "o-1")], OutcomeUnknown) == {"notify#1": "unknown"}
+    assert outcome_of(desk, [(lost, "o-1")], errors.OutcomeUnknown) == {"notify#1": "unknown"}
 
 
 @A_FEW
-def test_a_compensation_that_says_so_did_not_happen(desk: Desk, error: NotDone) -> None:
+def test_a_compensation_that_says_so_did_not_happen(desk: Desk, error: errors.NotDone) -> None:
     """It differs from a compensated one."""
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("full"), acts=False)
+    charge, notify = charge_tools(desk), failing_tool(desk, errors.NotDone("full"), acts=False)
 
     def refuses(name: str) -> None:
         if name == "void":
             raise error
 
     desk.before_fire = refuses
-    after = outcome_of(desk, [(charge, "o-1", 100), (notify, "o-1")], EffectFailed)
+    after = outcome_of(desk, [(charge, "o-1", 100), (notify, "o-1")], errors.EffectFailed)
     assert after == {"charge#1": "compensation_failed", "notify#2": "failed"}
     assert desk.runtime.journal.transactions.find("t-1")[0].state == "unsettled"
 
 
 @A_FEW
-def test_an_adapter_may_fail_in_any_words(
-    desk: Desk, error: NotDone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_may_fail_in_any_words(desk: Desk, error: errors.NotDone, monkeypatch: Any) -> None:
     def cannot(*_: Any) -> None:
         raise error
 
     monkeypatch.setattr(MemorySession, "commit", cannot)
     memory = MemoryAdapter()
-    note = tool("note", lane="live", adapter=memory, registry=desk.registry)(
-        lambda: memory.__setitem__("n", 1)
-    )
-    after = outcome_of(desk, [(note,), (charge_tools(desk), "o-1", 100)], LiveCommitFailed)
+    live = tool("note", lane="live", adapter=memory, registry=desk.registry)
+    note = live(lambda: memory.__setitem__("n", 1))
+    after = outcome_of(desk, [(note,), (charge_tools(desk), "o-1", 100)], errors.LiveCommitFailed)
     assert after == {"charge#1": "compensated"}
 
 
@@ -192,66 +171,32 @@ UNSURE = ["\udcff", "a\0b", LyingText("\ud800"), 7, None, ["\udcff"], "x" * 10_0
 def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, why: Any) -> None:
     probe("look", registry=desk.registry)(lambda order_id: Unsure(why))
     slow = failing_tool(desk, TimeoutError("slow"), probe="look")
-    assert outcome_of(desk, [(slow, "o-1")], OutcomeUnknown) == {"notify#1": "unknown"}
+    assert outcome_of(desk, [(slow, "o-1")], errors.OutcomeUnknown) == {"notify#1": "unknown"}
 
 
 def test_a_failure_at_the_same_time_as_others_is_written_as_it_is(desk: Desk) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, ODD["__str__ exits"], acts=False)
-    with pytest.raises(EffectFailed), desk.step() as txn, txn.parallel():
-        charge("o-1", 100)
-        notify("o-1")
+    fails(desk, errors.EffectFailed, [(charge, "o-1", 100), (notify, "o-1")])
     assert states(desk) == {"charge#1": "compensated", "notify#2": "failed"}
 
 
 class Unwritable:
     """A result that nothing can be read of."""
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    __repr__ = __eq__ = fail  # type: ignore[assignment]
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):
-            return object.__getattribute__(self, name)
-        raise object.__getattribute__(self, "error")
-
-    def __repr__(self) -> str:
-        raise ValueError("no repr")
-
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("no equality")
-
-    __hash__ = None  # type: ignore[assignment]
+        return object.__getattribute__(self, name) if name.startswith("__") else fail()
 
 
-class Hostile(dict[str, str]):
-    def __iter__(self) -> Any:
-        raise RuntimeError("not to be read")
-
-    keys = values = items = __iter__  # type: ignore[assignment]
-
-
-def of_itself() -> list[Any]:
-    found: list[Any] = []
-    found.append(found)
-    return found
-
-
-def shared() -> list[Any]:
-    """A list of 64 levels that holds 2**64 values."""
-    found: list[Any] = []
-    for _ in range(64):
-        found = [found, found]
-    return found
-
-
-RESULTS: dict[str, Callable[[], Any]] = {
+RESULTS: Any = {
     "half a surrogate pair": lambda: {"name": "\udcff"},
     "a key of half a pair": lambda: {"\udcff": 1},
     "U+0000": lambda: "a\0b",
-    "an object": lambda: Unwritable(RuntimeError("no")),
-    "a mapping that raises": lambda: Hostile(a="b"),
-    "a list of itself": of_itself,
-    "values shared 2**64 times": shared,
+    "an object": Unwritable,
+    "a mapping that raises": lambda: RaisingDict(a=1),
+    "a list of itself": twice,
+    "values shared 2**60 times": shared,
     "a number with many digits": lambda: 10**5000,
     "a number beyond JSON": lambda: 1e21,
     "no number": lambda: float("nan"),
@@ -263,24 +208,23 @@ RESULTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_an_unwritable_result_leaves_it_fired(desk: Desk, result: Callable[[], Any]) -> None:
+def test_an_unwritable_result_leaves_it_fired(desk: Desk, result: Any) -> None:
     value = result()
     look = answering_tool(desk, value, name="look")
-    with desk.step() as txn:
-        placed = look("o-1")
-    assert (placed.outcome, placed.result is value, txn.state) == ("fired", True, "settled")
-    assert service_states(desk, txn.txn) == ["fired"]
-    with desk.restarted() as after, after.step() as again:
-        once_more = look("o-1")
-    assert (again.replayed, once_more.outcome, desk.done) == (True, "fired", [("look", "o-1")])
+    left = run(desk, (look, "o-1"))
+    (placed,) = left.placed
+    assert (placed.outcome, placed.result is value, left.txn.state) == ("fired", True, "settled")
+    assert service_states(desk, left.txn.txn) == ["fired"]
+    with desk.restarted() as after:
+        again = run(after, (look, "o-1"))
+    assert (again.txn.replayed, again.placed[0].outcome, desk.done) == (True, "fired", [("look", "o-1")])
     assert resume(desk.runtime) == []
 
 
-def test_an_interrupt_at_the_result_leaves_it_fired(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_the_result_leaves_it_fired(desk: Desk, monkeypatch: Any, charge: Any) -> None:
     def interrupted(_: object) -> bytes:
         raise KeyboardInterrupt
 
-    charge = charge_tools(desk)
     monkeypatch.setattr("countersign.tools.results.canonicalize", interrupted)
     desk.run((charge, "o-1", 100), raises=KeyboardInterrupt)
     assert states(desk) == {"charge#1": "fired"}

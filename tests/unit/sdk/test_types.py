@@ -1,7 +1,5 @@
 """What a type checker makes of the SDK; strict mypy reads these lines, and they hold when they run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import assert_type
 

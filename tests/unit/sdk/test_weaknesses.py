@@ -3,53 +3,21 @@
 What `tests/scenarios.toml` asks for and no other file of this folder happens to show.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    Denied,
-    EffectFailed,
-    FilesAdapter,
-    JournalError,
-    LiveCommitFailed,
-    NotDone,
-    NotStageable,
-    OutcomeUnknown,
-    ReviewPending,
-    SQLiteAdapter,
-    ToolRegistry,
-    Transaction,
-    replay,
-    resume,
-    tool,
-    tool_of,
-    transaction,
-)
+from countersign import ToolRegistry, Transaction, errors, replay, resume, tool_of, transaction
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import DenyCode, EffectState, load_manifest
 from countersign.contract.wire import Reason
 from countersign.manifests.drafts import manifest_json
-from tests.fakes.desk import (
-    Desk,
-    answering_tool,
-    charge_tools,
-    failing_tool,
-    make_runtime,
-    note_tool,
-    notes_database,
-    notes_in,
-    refund_tool,
-    save_tool,
-    states,
-)
+from tests.fakes.desk import Desk, answering_tool, listed, make_runtime, notes_in, save_tool, states
+from tests.fakes.running import fails, order_tool, refusing_tool, run
+from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.live.test_lane import lock_is_free
 
 
@@ -57,49 +25,44 @@ def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk
     undone: Any = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
     charge = answering_tool(desk, None, name="charge", **undone)
     answering_tool(desk, None, name="void")
-    desk.run((charge, "o-1"), (failing_tool(desk, NotDone("no"), acts=False), "o-1"), raises=EffectFailed)
+    desk.run((charge, "o-1"), (refusing_tool(desk), "o-1"), raises=errors.EffectFailed)
     assert desk.done == [("charge", "o-1"), ("void", "o-1")]
 
 
-def test_scenario_9_that_something_can_be_taken_back_is_no_permission(desk: Desk) -> None:
-    charge = charge_tools(desk)
-    desk.service.deny(desk.run((charge, "o-1", 90_000), raises=ReviewPending).txn)
-    desk.run((charge, "o-1", 90000), raises=Denied)
+def test_scenario_9_that_something_can_be_taken_back_is_no_permission(desk: Desk, charge: Any) -> None:
+    desk.service.deny(desk.run((charge, "o-1", 90_000), raises=errors.ReviewPending).txn)
+    desk.run((charge, "o-1", 90000), raises=errors.Denied)
     assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
 
 
-def test_scenario_14_a_question_nobody_answered_in_time_ends_with_that_reason(desk: Desk) -> None:
-    txn = desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending).txn
+def test_scenario_14_an_expired_review_ends_with_that_reason(desk: Desk, refund: Any) -> None:
+    txn = desk.run((refund, "o-1", 90_000), raises=errors.ReviewPending).txn
     (held,) = desk.service.latest(txn).held
     held.state = EffectState.EXPIRED
-    held.reasons = (Reason(code=DenyCode.EXPIRED, text="nobody answered within 4 hours"),)
+    held.reasons = (Reason(code=DenyCode.EXPIRED, text="no answer within 4 hours"),)
     (found,) = resume(desk.runtime)
     assert found.after == "ended"
-    assert "nobody answered within 4 hours [expired]" in found.note
+    assert "no answer within 4 hours [expired]" in found.note
     assert (desk.done, resume(desk.runtime)) == ([], [])
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, index: int) -> None:
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    asked = []
-    compensate = desk.service.compensate
+def test_scenario_22_interrupted_unwinding_is_finished_once(desk: Desk, charge: Any, index: int) -> None:
+    notify = refusing_tool(desk)
+    asked, compensate = list[str](), desk.service.compensate
 
     def away_at(txn: str, effect: str, kid: str) -> Any:
         asked.append(effect)
-        if len(asked) > index:
+        if len(asked) == index + 1:
             desk.face.faults["/v1/"] = ["lost_request"] * 40
         return compensate(txn, effect, kid)
 
     desk.service.compensate = away_at  # type: ignore[method-assign]
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
-        for order in ("o-1", "o-2", "o-3"):
-            charge(order, 100)
-        notify("o-4")
+    charges = [(charge, order, 100) for order in ("o-1", "o-2", "o-3")]
+    failed = fails(desk, errors.EffectFailed, *charges, (notify, "o-4"))
     voided = [one[1] for one in desk.done if one[0] == "void"]
     assert len(voided) <= index + 1 < 4
-    assert (len(voided) == 3) == ("Nothing of this transaction remains in effect" in str(failed.value))
-    desk.service.compensate = compensate  # type: ignore[method-assign]
+    assert (len(voided) == 3) == ("Nothing of this transaction remains in effect" in failed.said)
     desk.face.faults.clear()
     resume(desk.runtime)
     done = list(desk.done)
@@ -108,10 +71,9 @@ def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, 
     assert (resume(desk.runtime), desk.done) == ([], done)
 
 
-def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    charge = charge_tools(desk)
-    slow = failing_tool(desk, TimeoutError("slow"), name="slow")
-    torn = desk.run((charge, "o-1", 100), (slow, "o-1"), raises=OutcomeUnknown)
+def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: Any, charge: Any) -> None:
+    slow = answering_tool(desk, TimeoutError("slow"), name="slow")
+    torn = desk.run((charge, "o-1", 100), (slow, "o-1"), raises=errors.OutcomeUnknown)
     desk.approved("t-2")
     desk.service.settle(torn.txn, torn.effects[1].effect_id, EffectState.FAILED)
     lacking_void = ToolRegistry()
@@ -129,9 +91,7 @@ def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: pytest.LogC
 
 
 @pytest.mark.anyio
-async def test_scenario_27_a_cancelled_task_frees_its_locks(desk: Desk, tmp_path: Path) -> None:
-    notes = notes_database(tmp_path)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+async def test_scenario_27_cancellation_frees_locks(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     locked: list[bool] = []
     begun = asyncio.Event()
 
@@ -151,32 +111,28 @@ async def test_scenario_27_a_cancelled_task_frees_its_locks(desk: Desk, tmp_path
     assert (locked, notes_in(notes), lock_is_free(notes), desk.done) == ([True], [], True, [])
 
 
-def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_before(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
+def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_before(
+    desk: Desk, root: Any, files: Any, notes: Any, note: Any, charge: Any
+) -> None:
     (root / "old").write_text("old")
-    notes = notes_database(desk.folder)
-    before = notes.read_bytes()
-    save, note = save_tool(desk, FilesAdapter(root)), note_tool(desk, SQLiteAdapter(notes))
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    before, save, notify = notes.read_bytes(), save_tool(desk, files), refusing_tool(desk)
     kept = [(save, "old"), (save, "made"), (note, "o-1", "hello")]
-    desk.run(*kept, (charge, "o-1", 100), (charge, "o-2", 200), (notify, "o-1"), raises=EffectFailed)
+    desk.run(*kept, (charge, "o-1", 100), (charge, "o-2", 200), (notify, "o-1"), raises=errors.EffectFailed)
     assert desk.done[2:] == [("void", "c-o-2", 200), ("void", "c-o-1", 100)]
     assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {"old": "old"}
     assert notes.read_bytes() == before
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk: Desk, at: int) -> None:
+def test_scenario_29_what_did_not_happen_is_not_compensated(desk: Desk, at: int, charge: Any) -> None:
     """The step that failed has a compensation of its own, and it is not called: nothing was charged."""
-    charge = charge_tools(desk)
 
     def refuses(name: str) -> None:
         if name == "charge" and len(desk.done) == at:
-            raise NotDone("the card was refused")
+            raise errors.NotDone("the card was refused")
 
     desk.before_fire = refuses
-    desk.run((charge, "o-1", 100), (charge, "o-2", 200), raises=EffectFailed)
+    desk.run((charge, "o-1", 100), (charge, "o-2", 200), raises=errors.EffectFailed)
     assert [one[:2] for one in desk.done] == [("charge", "o-1"), ("void", "c-o-1")][: 2 * at]
     assert [*states(desk).values()] == [["failed", "unused"], ["compensated", "failed"]][at]
     assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
@@ -216,28 +172,24 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_scenario_64_whatever_stands_in_an_argument_is_data(desk: Desk, text: str) -> None:
+def test_scenario_64_text_in_an_argument_is_data(desk: Desk, text: str) -> None:
     seen: list[str] = []
 
-    @tool("tell", resource=("Order", "order_id"), registry=desk.registry)
-    def tell(order_id: str, words: str) -> str:
-        """Tell somebody."""
+    @order_tool(desk)
+    def mail(order_id: str, words: str) -> str:
         seen.append(words)
         return words
 
-    desk.publish(tell)
-    desk.run((tell, "o-1", text))
-    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as txn:
-        again = tell("o-1", text)
-    assert (seen, again.result, txn.replayed) == ([text], text, True)
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    (row,) = desk.runtime.journal.transactions.effects(record)
-    assert json.loads(row.args) == {"order_id": "o-1", "words": text}
+    run(desk, (mail, "o-1", text))
+    with desk.restarted() as later:
+        again = run(later, (mail, "o-1", text))
+    assert (seen, again.placed[0].result, again.txn.replayed) == ([text], text, True)
+    assert json.loads(listed(desk, "args", "true")[0][0]) == {"order_id": "o-1", "words": text}
 
 
 def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: Desk, refund: Any) -> None:
     with transaction("t-1", runtime=desk.runtime):
-        with pytest.raises(NotStageable, match=r"'refund' .* more than 262144 bytes"):
+        with pytest.raises(errors.NotStageable, match=r"'refund' .* more than 262144 bytes"):
             refund("o" * 1_000_000, 100)
         refund("o-2", 100)
     assert desk.done == [("refund", "o-2", 100)]
@@ -245,13 +197,10 @@ def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: 
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+def test_w6_what_committed_is_not_taken_back(
+    desk: Desk, notes: Any, note: Any, charge: Any, monkeypatch: Any, then: str
+) -> None:
     """The process died between the database's commit and the line about it in the journal."""
-    notes = notes_database(desk.folder)
-    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
 
     calls, commit = [(note, "o-1", "hello"), (charge, "o-1", 100)], SQLiteSession.commit
 
@@ -272,37 +221,27 @@ def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.Mon
     assert ([*states(desk).values()], notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
-def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+def test_w10_a_failed_live_commit_leaves_no_lock_and_nothing_to_recover(
+    desk: Desk, notes: Any, note: Any, charge: Any, monkeypatch: Any
 ) -> None:
     def refuse(session: SQLiteSession, attempt_id: str) -> None:
         """It leaves the database's own transaction open."""
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(SQLiteSession, "commit", refuse)
-    notes = notes_database(desk.folder)
-    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
-
-    def step() -> None:
-        desk.run((note, "o-1", "hello"), (charge, "o-1", 100))
-
-    with pytest.raises(LiveCommitFailed, match="disk is full") as failed:
-        step()
-    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
-    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
-    with pytest.raises(AlreadyRedeemed, match="charge#1 compensated"):
-        step()
+    calls = (note, "o-1", "hello"), (charge, "o-1", 100)
+    failed = fails(desk, errors.LiveCommitFailed, *calls, match="disk is full").error
+    assert isinstance(failed.__cause__, sqlite3.OperationalError)
+    assert (notes_in(notes), lock_is_free(notes), listed(desk, "state")) == ([], True, [("undone",)])
+    fails(desk, errors.AlreadyRedeemed, *calls, match="charge#1 compensated")
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     assert [one[0] for one in desk.done] == ["charge", "void"]
     assert ([*states(desk).values()], resume(desk.runtime)) == (["compensated"], [])
 
 
-def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
+def test_w14_uncommitted_writes_are_invisible(desk: Desk, root: Any, files: Any, refund: Any) -> None:
     (root / "state").write_text("old")
-    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
-    seen: list[tuple[str, bool]] = []
+    save, seen = save_tool(desk, files), list[Any]()
 
     def look(_: object = None) -> None:
         seen.append(((root / "state").read_text(), (root / "made").exists()))
@@ -313,7 +252,7 @@ def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk:
     assert seen == [("old", False), ("old", False), ("new", True)]
 
 
-def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:
-    read = load_manifest(manifest_json(tool_of(charge_tools(desk)).draft_manifest()))
+def test_w25_a_draft_keeps_the_compensation(charge: Any) -> None:
+    read = load_manifest(manifest_json(tool_of(charge).draft_manifest()))
     mapping = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
     assert read.compensation is not None and read.compensation.map == mapping

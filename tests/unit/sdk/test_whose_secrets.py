@@ -1,38 +1,25 @@
 """A secret may be declared by the code, the local manifest or the service, for live and staged calls."""
 
-from __future__ import annotations
-
 import asyncio
 import traceback
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    JournalSealed,
-    MemoryAdapter,
-    NotDone,
-    NotRecorded,
-    replay,
-    tool,
-    transaction,
-)
+from countersign import MemoryAdapter, NotRecorded, errors, replay, tool, transaction
 from countersign.contract import Verdict
 from countersign.journal.export import describe_transaction
-from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN, Seals
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, failing_tool
+from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, record_of
+from tests.fakes.running import fails, order_tool, refusing_tool, run_async
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
 from tests.unit.sdk.journals import document
 
 
-def remember_tool(desk: Desk, **options: Any) -> Callable[[str, str], None]:
+def remember_tool(desk: Desk, **options: Any) -> Any:
     """A live tool. Its code calls nothing secret, unless a test does."""
     kept = MemoryAdapter(name="notes")
     live: Any = {"lane": "live", "adapter": kept, **options}
@@ -45,22 +32,21 @@ def remember_tool(desk: Desk, **options: Any) -> Callable[[str, str], None]:
     return remember
 
 
-def pay_tool(desk: Desk, **options: Any) -> Callable[..., Any]:
+def pay_tool(desk: Desk, **options: Any) -> Any:
     """A staged tool that says its secret aloud. The code alone calls it one."""
 
     @tool("pay", resource=("Order", "order_id"), secret=["pin"], registry=desk.registry, **options)
     def pay(order_id: str, pin: str) -> str:
         """Pay."""
         if order_id == "refused":
-            raise NotDone(f"bad {pin}")
+            raise errors.NotDone(f"bad {pin}")
         return f"paid with {pin}"
 
     return pay
 
 
-def shown(desk: Desk, key: str, lane: str) -> tuple[ShownEffect, ...]:
-    (record,) = desk.runtime.journal.transactions.find(key)
-    return desk.runtime.journal.transactions.shown(record, lane)
+def shown(desk: Desk, key: str, lane: str) -> Any:
+    return desk.runtime.journal.transactions.shown(record_of(desk, key), lane)
 
 
 def not_shown(*reported: object) -> bool:
@@ -68,8 +54,7 @@ def not_shown(*reported: object) -> bool:
 
 
 def described(desk: Desk, key: str) -> dict[str, Any]:
-    (record,) = desk.runtime.journal.transactions.find(key)
-    return describe_transaction(desk.runtime.journal, record)
+    return describe_transaction(desk.runtime.journal, record_of(desk, key))
 
 
 def in_journal(desk: Desk) -> list[str]:
@@ -91,7 +76,7 @@ def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask:
     assert (in_journal(desk) == []) is secret
 
 
-def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Path) -> None:
+def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Any) -> None:
     neighbor = tmp_path / "remember.json"
 
     live: Any = {"lane": "live", "adapter": MemoryAdapter(), "secret": ["a"], "manifest": neighbor}
@@ -109,15 +94,10 @@ def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tm
 
 def test_an_async_live_call_is_sealed_as_well(desk: Desk) -> None:
     @tool("jot", lane="live", adapter=MemoryAdapter(), resource=("Note", "const:n"), registry=desk.registry)
-    async def jot(text: str) -> None:
-        """Remember something."""
-
-    async def body() -> None:
-        async with desk.step():
-            await jot(SECRET)
+    async def jot(text: str) -> None: ...
 
     desk.publish(jot, secret=("/text",))
-    asyncio.run(body())
+    asyncio.run(run_async(desk, (jot, SECRET)))
     assert shown(desk, "t-1", "live")[0].args == {"text": HIDDEN}
 
 
@@ -154,7 +134,7 @@ def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk
     assert [one.after for changes in trial.result.changes for one in changes.changes or ()] == [HIDDEN]
 
 
-def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Callable[[str], str]:
+def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Any:
     """A live tool that is given something, and answers."""
 
     @tool("find", lane="live", adapter=MemoryAdapter(), secret=secret, registry=desk.registry)
@@ -165,7 +145,7 @@ def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Callable[[str],
     return find
 
 
-def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(desk: Desk) -> None:
+def test_the_result_of_a_live_tool_with_secrets_is_hidden_and_replayed(desk: Desk) -> None:
     now = [f"passport {SECRET}"]
     find = secrets_of(now, desk, ["who"])
     desk.run((find, "ada"))
@@ -184,16 +164,14 @@ def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(d
     assert reported == "live call 1 of find: its result is hidden in the export, so it is not compared"
     with pytest.raises(NotRecorded, match="is hidden in an export"):
         replay("t-1", lambda _: find("ada"), mode="reconstruct", export=written, runtime=desk.runtime)
-    for one in (rebuilt, other, from_export):
-        assert not_shown(one, one.to_json(), [*one.divergences])
+    assert all(not_shown(one, one.to_json(), [*one.divergences]) for one in (rebuilt, other, from_export))
 
 
-def test_what_a_live_tool_found_for_a_call_with_secrets_stands_nowhere(desk: Desk) -> None:
+def test_a_live_result_that_becomes_a_secret_argument_is_hidden(desk: Desk) -> None:
     """It was given no secret itself, and answers with the one that the next call is given."""
     find, pay = secrets_of([SECRET], desk, []), pay_tool(desk)
     desk.publish(pay)
-    with desk.step():
-        pay("o-1", find("ada"))
+    desk.run((lambda: pay("o-1", find("ada")),))
     assert in_journal(desk) == []
     assert [one["result"] for one in described(desk, "t-1")["effects"]] == [HIDDEN, HIDDEN]
     again = replay("t-1", lambda _: pay("o-1", find("ada")), mode="reconstruct", runtime=desk.runtime)
@@ -214,78 +192,72 @@ def test_a_live_result_that_cannot_be_sealed_is_dropped(desk: Desk, monkeypatch:
     find = secrets_of([SECRET], desk, ["who"])
 
     def away(*_: Any) -> Any:
-        raise JournalSealed("the key is not here", "k")
+        raise errors.JournalSealed("the key is not here", "k")
 
     txn = desk.run((find, "ada"), (monkeypatch.setattr, Seals, "_sealing_key", away))
     assert txn.state == "settled"
     (row,) = shown(desk, "t-1", "live")
-    assert (row.state.value, row.result, row.result_sealed) == ("kept", None, False)
-    assert in_journal(desk) == []
+    assert (row.state.value, row.result, row.result_sealed, in_journal(desk)) == ("kept", None, False, [])
+
+
+def hidden_in_replay(desk: Desk, call: Any, mode: Any = "verify") -> bool:
+    """A replay makes another call with a secret, which its record does not have."""
+    pay = pay_tool(desk)
+    desk.publish(pay)
+    desk.run((pay, "o-1", SECRET))
+    again = replay(
+        "t-1", lambda _: (pay("o-1", SECRET), call("there", SECRET)), mode=mode, runtime=desk.runtime
+    )
+    assert len(again.divergences) == 1 and "there" in str(again)
+    return not_shown(again, again.to_json(), [*again.divergences])
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])
 def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Desk, mode: Any) -> None:
-    """The record has no such call, so nothing of it says what is secret."""
     remember = remember_tool(desk)
-    pay = pay_tool(desk)
     desk.publish(remember, secret=("/text",))
-    desk.publish(pay)
     desk.run((remember, "here", SECRET), key="seen")
-    desk.run((pay, "o-1", SECRET))
-
-    def step(_: Any) -> None:
-        pay("o-1", SECRET)
-        remember("there", SECRET)
-
-    again = replay("t-1", step, mode=mode, runtime=desk.runtime)
-    assert [one.tool for one in again.divergences] == ["remember"]
-    assert "there" in str(again) and not_shown(again, again.to_json(), [*again.divergences])
+    assert hidden_in_replay(desk, remember, mode)
 
 
 @pytest.mark.parametrize("lane", ["live", "staged"])
-def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, lane: Any) -> None:
-    neighbor = tmp_path / "tell.json"
-    where = {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
+def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Any, lane: Any) -> None:
+    file, where = (
+        tmp_path / "mail.json",
+        {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {},
+    )
 
-    @tool("tell", resource=("Note", "who"), registry=desk.registry, manifest=neighbor, **where)
-    def tell(who: str, text: str) -> None:
-        """Tell somebody."""
+    @tool("mail", resource=("Note", "who"), registry=desk.registry, manifest=file, **where)
+    def mail(who: str, text: str) -> None: ...
 
-    reviewed = changed(tool_of(tell).draft_manifest(), secret=("/text",))
-    neighbor.write_bytes(manifest_json(reviewed))
-    pay = pay_tool(desk)
-    desk.publish(pay)
-    desk.run((pay, "o-1", SECRET))
-
-    def step(_: Any) -> None:
-        pay("o-1", SECRET)
-        tell("ada", SECRET)
-
-    again = replay("t-1", step, runtime=desk.runtime)
-    assert "ada" in str(again) and not_shown(again, again.to_json(), [*again.divergences])
+    file.write_bytes(manifest_json(changed(tool_of(mail).draft_manifest(), secret=("/text",))))
+    assert hidden_in_replay(desk, mail)
 
 
 # ---------------------------------------------------------------------------------------------- staged calls
 
 
-@pytest.mark.parametrize("reviewed_by", ["the service", "a local file"])
-def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, reviewed_by: str) -> None:
-    neighbor = tmp_path / "pay.json"
-    pay = pay_tool(desk, **({} if reviewed_by == "the service" else {"manifest": neighbor}))
+def reviewed_without_secrets(desk: Desk, file: Any) -> Any:
+    """The staged tool, of which reviewers and its file say that nothing is secret."""
+    pay = pay_tool(desk, **({"manifest": file} if file else {}))
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
-    neighbor.write_bytes(manifest_json(reviewed))
+    if file:
+        file.write_bytes(manifest_json(reviewed))
     desk.service.review([reviewed])
+    return pay
+
+
+@pytest.mark.parametrize("reviewed_by", ["the service", "a local file"])
+def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Any, reviewed_by: str) -> None:
+    pay = reviewed_without_secrets(desk, tmp_path / "pay.json" if reviewed_by == "a local file" else None)
     desk.run((pay, "o-1", SECRET))
-    desk.run((pay, "o-2", SECRET), key="t-2")
-    with pytest.raises(EffectFailed) as failed:
-        desk.run((pay, "refused", SECRET), key="t-3")
-    assert [shown(desk, f"t-{n}", "staged")[0].args["pin"] for n in (1, 2, 3)] == [HIDDEN] * 3  # type: ignore[index,call-overload]
-    assert shown(desk, "t-3", "staged")[0].error == "NotDone"
-    assert not_shown(*traceback.format_exception(failed.value))
-    assert in_journal(desk) == []
+    failed = fails(desk, errors.EffectFailed, (pay, "refused", SECRET), key="t-2").error
+    rows: list[Any] = [shown(desk, key, "staged")[0] for key in ("t-1", "t-2")]
+    assert ([row.args["pin"] for row in rows], rows[1].error) == ([HIDDEN] * 2, "NotDone")
+    assert not_shown(*traceback.format_exception(failed)) and in_journal(desk) == []
 
 
-EXITS: dict[str, tuple[Callable[[str], SystemExit], object]] = {
+EXITS: Any = {
     "with a text": (lambda pin: SystemExit(f"bad {pin}"), 1),
     "with something else": (lambda pin: SystemExit((2, pin)), 1),
     "with a code": (lambda pin: SystemExit(3), 3),
@@ -295,10 +267,8 @@ EXITS: dict[str, tuple[Callable[[str], SystemExit], object]] = {
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["alone", "with another"])
 @pytest.mark.parametrize(("ending", "code"), EXITS.values(), ids=EXITS.keys())
-def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
-    desk: Desk, ending: Callable[[str], SystemExit], code: object, at_once: bool
-) -> None:
-    @tool("leave", resource=("Order", "order_id"), secret=["pin"], registry=desk.registry)
+def test_a_tool_with_secrets_exits_without_its_text(desk: Desk, ending: Any, code: Any, at_once: Any) -> None:
+    @order_tool(desk, secret=["pin"])
     def leave(order_id: str, pin: str) -> None:
         """Pay, or leave."""
         try:
@@ -306,7 +276,6 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
         except KeyError as error:
             raise ending(pin) from error
 
-    desk.publish(leave)
     charge = charge_tools(desk)
     with pytest.raises(SystemExit) as left, desk.step() as txn, txn.parallel() if at_once else nullcontext():
         leave("o-1", SECRET)
@@ -319,26 +288,19 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
 
 
 def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None:
-    @tool("void", resource=("Charge", "const:c"), secret=["charge_id"], registry=desk.registry)
+    @order_tool(desk, resource=("Charge", "const:c"), secret=["charge_id"], changes={"secret": ()})
     def void(charge_id: str) -> None:
-        """Take a charge back."""
-        raise NotDone(f"{charge_id} cannot be given back")
+        raise errors.NotDone(f"{charge_id} cannot be given back")
 
-    desk.publish(void, secret=())
-    charge = charge_undone_by_void(desk)
-    fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
-    desk.run((charge, "o-1"), (fails, "o-1"), raises=EffectFailed)
+    calls = (charge_undone_by_void(desk), "o-1"), (refusing_tool(desk), "o-1")
+    desk.run(*calls, raises=errors.EffectFailed)
     (row,) = shown(desk, "t-1", "compensate")
     assert (row.args, row.error) == ({"charge_id": HIDDEN}, "NotDone")
 
 
-def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path) -> None:
+def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Any) -> None:
     """Also where the service is away."""
-    neighbor = tmp_path / "pay.json"
-    pay = pay_tool(desk, manifest=neighbor)
-    reviewed = changed(tool_of(pay).draft_manifest(), secret=())
-    neighbor.write_bytes(manifest_json(reviewed))
-    desk.service.review([reviewed])
+    pay = reviewed_without_secrets(desk, tmp_path / "pay.json")
     for lost in (0, 99):
         desk.face.faults["/v1/"] = ["lost_request"] * lost
         trial = desk.run((pay, "o-1", SECRET), dry_run=True)

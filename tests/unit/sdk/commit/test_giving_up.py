@@ -139,7 +139,7 @@ def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund) -> None:
     assert resume(desk.another_process()) == [] and record_of(desk)[0] == "ended"
 
 
-def test_live_work_of_what_is_given_up_is_undone(desk: Desk, notes, lagging) -> None:
-    fails(desk, ReleaseLapsed, (notes.note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))
+def test_live_work_of_what_is_given_up_is_undone(desk: Desk, live_notes, lagging) -> None:
+    fails(desk, ReleaseLapsed, (live_notes.note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))
     lagging()
-    assert resume(desk.another_process()) == [] and (notes.written(), desk.done) == ([], [])
+    assert resume(desk.another_process()) == [] and (live_notes.written(), desk.done) == ([], [])

@@ -18,18 +18,22 @@ def optional_tool(desk: Desk, text: str = "no", **options):
     return refusing_tool(desk, text, "mail", on_exhausted="tool", **options)
 
 
-def test_scenario_39_allowed_failures_stop_nothing(desk: Desk, charge, notes, caplog) -> None:
+def test_scenario_39_allowed_failures_stop_nothing(desk: Desk, charge, live_notes, caplog) -> None:
     mail = optional_tool(desk, "mailbox full")
     with caplog.at_level(logging.WARNING, "countersign"):
         left = run(
-            desk, (charge, "o-1", 100), (notes.note, "o-1", "charged"), (mail, "o-1"), (charge, "o-2", 200)
+            desk,
+            (charge, "o-1", 100),
+            (live_notes.note, "o-1", "charged"),
+            (mail, "o-1"),
+            (charge, "o-2", 200),
         )
     txn, (first, _, placed, last) = left.txn, left.placed
     assert [what for what, *_ in desk.done] == ["charge", "charge"]
     assert states(desk) == {"charge#1": "fired", "mail#2": "failed", "charge#3": "fired"}
     assert service_states(desk, txn.txn) == ["fired", "failed", "fired"]
     assert (txn.state, desk.service.latest(txn.txn).state.value) == ("settled", "settled")
-    assert notes.written() == [("o-1", "charged")], "live work is kept"
+    assert live_notes.written() == [("o-1", "charged")], "live work is kept"
     assert (first.result, last.result) == ({"charge_id": "c-o-1"}, {"charge_id": "c-o-2"})
     assert [one.effect_id for one in txn.failed] == [placed.effect_id]
     assert (placed.outcome, placed.error) == ("failed", "NotDone: mailbox full")
@@ -117,15 +121,15 @@ def test_a_failed_compensation_counts_as_failed_despite_its_manifest(desk: Desk)
     assert failed.txn.state == "unsettled"
 
 
-def test_if_every_allowed_failure_occurs_only_live_work_is_kept(desk: Desk, notes) -> None:
+def test_if_every_allowed_failure_occurs_only_live_work_is_kept(desk: Desk, live_notes) -> None:
     mail = optional_tool(desk)
     for replayed in (False, True):
         left = run(desk, (mail, "o-1"))
         assert (left.placed[0].outcome, left.txn.state, left.txn.replayed) == ("failed", "ended", replayed)
         assert [one.error for one in left.txn.failed] == ["NotDone: no"]
     assert desk.service.latest(left.txn.txn).state.value == "ended"
-    assert run(desk, (notes.note, "o-1", "hello"), (mail, "o-1"), key="t-2").txn.state == "settled"
-    assert (notes.written(), resume(desk.runtime)) == ([("o-1", "hello")], [])
+    assert run(desk, (live_notes.note, "o-1", "hello"), (mail, "o-1"), key="t-2").txn.state == "settled"
+    assert (live_notes.written(), resume(desk.runtime)) == ([("o-1", "hello")], [])
 
 
 def test_a_second_run_and_a_replay_answer_the_same_and_fire_nothing(desk: Desk, refund) -> None:

@@ -51,27 +51,27 @@ def test_a_read_settled_as_not_fired_needs_no_person(desk: Desk) -> None:
     assert (found.after, "Still in effect" in found.note) == ("ended", False)
 
 
-def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, notes) -> None:
+def test_a_live_read_runs_without_an_adapter(desk: Desk, refund, live_notes) -> None:
     look = look_tool(desk, lane="live")
     with desk.step() as txn:
         assert look("o-1") == "order o-1"
         with transaction(runtime=desk.runtime):
-            notes.note("o-1", look("o-2"))
+            live_notes.note("o-1", look("o-2"))
         refund("o-1", 100)
-    assert (txn.state, notes.written()) == ("settled", [("o-1", "order o-2")])
+    assert (txn.state, live_notes.written()) == ("settled", [("o-1", "order o-2")])
     journal = desk.runtime.journal
     rows = describe_transaction(journal, journal.transactions.require(txn.txn))["effects"]
     kept = [("look", "kept"), ("look", "kept"), ("note", "kept")]
     assert [(one["tool"], one["state"]) for one in rows] == [("refund", "fired"), *kept]
 
 
-def test_live_reads_take_part_in_no_claim(desk: Desk, notes) -> None:
+def test_live_reads_take_part_in_no_claim(desk: Desk, live_notes) -> None:
     look = look_tool(desk, lane="live")
-    for adapters in ((), (notes.adapter,)):
+    for adapters in ((), (live_notes.adapter,)):
         with desk.step(isolation=Serialize(adapters=adapters, timeout_seconds=0)):
-            notes.note("o-1", look("o-1"))
+            live_notes.note("o-1", look("o-1"))
             (claim,) = desk.runtime.journal.database.rows("SELECT resource FROM claims")
-            assert claim["resource"] == notes.adapter.name
+            assert claim["resource"] == live_notes.adapter.name
 
 
 def test_people_review_calls_staged_with_a_live_read(desk: Desk, refund) -> None:

@@ -145,9 +145,11 @@ def test_an_unanswered_failure_is_answered_with_the_same_text(desk: Desk, talk: 
 
 
 @pytest.mark.parametrize(("secret", "staged"), [(False, True), (True, True), (False, False)])
-def test_live_results_are_repeated(desk: Desk, notes, refund, talk: Talk, secret: bool, staged: bool) -> None:
+def test_live_results_are_repeated(
+    desk: Desk, live_notes, refund, talk: Talk, secret: bool, staged: bool
+) -> None:
     """As the journal has it: the note about the missing result appears once."""
-    shelf, live = [3], {"lane": "live", "adapter": notes.adapter}
+    shelf, live = [3], {"lane": "live", "adapter": live_notes.adapter}
 
     @tool("take", resource=("Order", "order_id"), secret=["pin"] * secret, registry=desk.registry, **live)
     def take(order_id: str, pin: str) -> dict[str, int]:
@@ -189,10 +191,10 @@ def test_an_expired_release_is_answered_again_as_not_done(desk: Desk, talk: Talk
     assert "charge did not happen: the service did not extend the time to fire" in answer.text
 
 
-def test_live_work_of_a_failed_step_stays_undone(desk: Desk, notes, talk: Talk) -> None:
-    tools = [*tools_of(desk), notes.note]
+def test_live_work_of_a_failed_step_stays_undone(desk: Desk, live_notes, talk: Talk) -> None:
+    tools = [*tools_of(desk), live_notes.note]
     noted, notified = answers_after(talk, tools, killed(talk, tools, talk.calls(("note", NOTE), FAILING)))
-    assert (notes.written(), noted.done, notified.done) == ([], False, False)
+    assert (live_notes.written(), noted.done, notified.done) == ([], False, False)
     assert noted.text.startswith("this one was undone again: notify did not happen")
 
 

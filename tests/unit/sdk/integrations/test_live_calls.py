@@ -14,26 +14,28 @@ ORDER = ("Order", "order_id")
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_a_live_tool_commits_with_its_step(desk: Desk, refund, notes, talk: Talk, denied: bool) -> None:
-    tools = [refund, notes.note]
+def test_a_live_tool_commits_with_its_step(desk: Desk, refund, live_notes, talk: Talk, denied: bool) -> None:
+    tools = [refund, live_notes.note]
     noted, _ = talk.turn([("note", NOTE), ("refund", HUGE if denied else REFUND)], tools).steps[0].answers
     assert (noted.done, len(desk.done)) == (not denied, int(not denied))
     assert noted.text.startswith("not done") if denied else noted.text == "1"
-    assert notes.written() == ([] if denied else [("o-4", "late")])
+    assert live_notes.written() == ([] if denied else [("o-4", "late")])
 
 
-def test_a_live_tool_that_raises_undoes_it(desk: Desk, refund, notes, talk: Talk, caplog) -> None:
-    end = talk.turn([("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})], [refund, notes.note])
+def test_a_live_tool_that_raises_undoes_it(desk: Desk, refund, live_notes, talk: Talk, caplog) -> None:
+    end = talk.turn(
+        [("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})], [refund, live_notes.note]
+    )
     held, raised = end.steps[0].answers
-    assert notes.written() == [] and desk.done == []
+    assert live_notes.written() == [] and desk.done == []
     assert "go together" in held.text and "ValueError: bad note" in raised.text
     assert "live tool note raised" in caplog.text and "ValueError: bad note" in caplog.text
 
 
 @pytest.mark.parametrize("secret", [False, True])
-def test_a_rollback_is_answered_as_a_refusal(desk: Desk, notes, talk: Talk, secret: bool) -> None:
+def test_a_rollback_is_answered_as_a_refusal(desk: Desk, live_notes, talk: Talk, secret: bool) -> None:
     """Its message would else stay unanswered, and its conversation could never go on."""
-    database = notes.adapter
+    database = live_notes.adapter
     names = ["text"] if secret else []
 
     @tool("jot", lane="live", adapter=database, resource=ORDER, secret=names, registry=desk.registry)
@@ -47,13 +49,13 @@ def test_a_rollback_is_answered_as_a_refusal(desk: Desk, notes, talk: Talk, secr
     end = talk.turn([("jot", {"order_id": "o-4", "text": "hello"})], [jot])
     reply = end.steps[0].answers[0].text
     assert reply.startswith("not done") and ("Nothing of it is kept" in reply) is not secret
-    assert (end.text, notes.written()) == ("Done.", [])
+    assert (end.text, live_notes.written()) == ("Done.", [])
 
 
 @pytest.mark.parametrize("raises", [ValueError, errors.NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
-def test_errors_with_secrets_stay_hidden(desk: Desk, notes, talk: Talk, caplog, by: str, raises) -> None:
-    database = notes.adapter
+def test_errors_with_secrets_stay_hidden(desk: Desk, live_notes, talk: Talk, caplog, by: str, raises) -> None:
+    database = live_notes.adapter
     names = ["pin"] if by == "the code" else []
 
     @tool("jot", lane="live", adapter=database, resource=ORDER, secret=names, registry=desk.registry)
@@ -75,9 +77,9 @@ VERDICTS = [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
 
 @pytest.mark.parametrize(("verdict", "reply"), VERDICTS)
 def test_a_live_tool_that_may_not_run_undoes_all(
-    desk: Desk, refund, notes, talk: Talk, verdict, reply: str
+    desk: Desk, refund, live_notes, talk: Talk, verdict, reply: str
 ) -> None:
-    database = notes.adapter
+    database = live_notes.adapter
 
     @tool("jot", lane="live", adapter=database, resource=ORDER, ask="live", registry=desk.registry)
     def jot(order_id: str) -> None:
@@ -88,7 +90,7 @@ def test_a_live_tool_that_may_not_run_undoes_all(
     desk.service.policy = lambda name, _: verdict if name == "jot" else Verdict.RELEASE
     end = talk.turn([("refund", REFUND), ("jot", {"order_id": "o-4"}), ("refund", REFUND)], [refund, jot])
     first, refused, last = end.steps[0].answers
-    assert notes.written() == [] and desk.done == []
+    assert live_notes.written() == [] and desk.done == []
     assert reply in refused.text and "go together" in first.text and "go together" in last.text
 
 
@@ -131,19 +133,23 @@ def test_what_the_model_cannot_fix_is_raised(error: Exception, desk: Desk, talk:
         talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])
 
 
-def test_serialize_waits_until_the_resource_is_free(desk: Desk, notes, talk: Talk) -> None:
+def test_serialize_waits_until_the_resource_is_free(desk: Desk, live_notes, talk: Talk) -> None:
     script = [talk.calls(("note", NOTE)), talk.says("Done.")]
     theirs = desk.step("theirs", isolation=Serialize())
     with theirs, pytest.raises(errors.ResourceBusy, match="'theirs'"):
         # In a context of its own, as another agent of this process has it.
-        contextvars.Context().run(talk.run, script[:1], [notes.note], isolation=Serialize(timeout_seconds=0))
-    assert notes.written() == []
-    talk.run(script, [notes.note], isolation=Serialize(timeout_seconds=0))
-    assert notes.written() == [("o-4", "late")]
+        contextvars.Context().run(
+            talk.run, script[:1], [live_notes.note], isolation=Serialize(timeout_seconds=0)
+        )
+    assert live_notes.written() == []
+    talk.run(script, [live_notes.note], isolation=Serialize(timeout_seconds=0))
+    assert live_notes.written() == [("o-4", "late")]
 
 
-def test_an_unkept_conversation_with_other_calls_is_refused(desk: Desk, refund, notes, talk: Talk) -> None:
-    talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, notes.note])
+def test_an_unkept_conversation_with_other_calls_is_refused(
+    desk: Desk, refund, live_notes, talk: Talk
+) -> None:
+    talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, live_notes.note])
     with pytest.raises(errors.AlreadyRedeemed, match="other live work was committed"):
-        talk.turn([("note", NOTE), ("refund", REFUND)], [refund, notes.note])
-    assert (notes.written(), len(desk.done)) == ([("o-4", "old")], 1)
+        talk.turn([("note", NOTE), ("refund", REFUND)], [refund, live_notes.note])
+    assert (live_notes.written(), len(desk.done)) == ([("o-4", "old")], 1)

@@ -101,10 +101,10 @@ def test_other_calls_than_were_done_are_refused(desk: Desk, refund, talk: Talk) 
 
 
 @pytest.mark.parametrize("other", [("note", NOTE), ("refund", REFUND)], ids=["live", "staged"])
-def test_an_allowed_failure_keeps_the_other_calls(other, desk: Desk, refund, notes, talk: Talk) -> None:
+def test_an_allowed_failure_keeps_the_other_calls(other, desk: Desk, refund, live_notes, talk: Talk) -> None:
     """The error claims neither that a person must settle it, nor that nothing remains in effect."""
     mail = failing_tool(desk, errors.NotDone("full"), "mail", on_exhausted="tool", acts=False)
-    tools = [notes.note, refund, mail]
+    tools = [live_notes.note, refund, mail]
     talk.run([talk.calls(other, ("mail", {"order_id": "o-4"}), turn="a"), talk.says("Done.")], tools)
     with pytest.raises(errors.AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
         talk.run([talk.calls(GARBAGE, turn="b")], tools)
@@ -143,12 +143,16 @@ def locked_notes(desk: Desk):
         yield
 
 
-def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(desk: Desk, notes, talk: Talk) -> None:
+def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(
+    desk: Desk, live_notes, talk: Talk
+) -> None:
     notify = failing_tool(desk, ConnectionError("no answer"))
-    kept = killed(talk, [notes.note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"})))
+    kept = killed(
+        talk, [live_notes.note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"}))
+    )
     unknown = pytest.raises(errors.OutcomeUnknown, match=r"notify#1 happened .*no answer")
     with locked_notes(desk), unknown:
-        talk.run([], [notes.note, notify], messages=kept)
+        talk.run([], [live_notes.note, notify], messages=kept)
     assert len(desk.done) == 1
 
 

@@ -53,12 +53,12 @@ LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exc
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("error", LEAVING.values(), ids=LEAVING)
-def test_a_forked_child_ends_no_block(desk: Desk, refund, notes, error: BaseException | None) -> None:
+def test_a_forked_child_ends_no_block(desk: Desk, refund, live_notes, error: BaseException | None) -> None:
     reported: BaseException | None = None
     child = False
     try:
         with desk.step() as txn:
-            notes.note("o-1", "refunded")
+            live_notes.note("o-1", "refunded")
             refund("o-1", 100)
             pid = os.fork()
             child = pid == 0
@@ -75,7 +75,7 @@ def test_a_forked_child_ends_no_block(desk: Desk, refund, notes, error: BaseExce
             right = reported is error if error is not None else isinstance(reported, OutsideTransaction)
             os._exit(AS_EXPECTED if right and desk.done == [] else 1)
     assert (desk.done, txn.state) == ([("refund", "o-1", 100)], "settled")
-    assert notes.written() == [("o-1", "refunded")]
+    assert live_notes.written() == [("o-1", "refunded")]
 
 
 @pytest.mark.parametrize("engine", BOTH)

@@ -48,10 +48,12 @@ def calls(of: dict, kind: str = "effects") -> list:
 
 
 @pytest.mark.parametrize(("error", "is_async"), ENDINGS)
-def test_a_raising_body_keeps_calls(desk: Desk, refund, notes, error: BaseException, is_async: bool) -> None:
+def test_a_raising_body_keeps_calls(
+    desk: Desk, refund, live_notes, error: BaseException, is_async: bool
+) -> None:
 
     def body() -> None:
-        notes.note("o-1", "seen")
+        live_notes.note("o-1", "seen")
         refund("o-1", 100)
         raise error
 
@@ -93,11 +95,11 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place, refund) -> No
 
 
 @pytest.mark.parametrize("then", ["commits", "raises"])
-def test_a_caught_inner_block_is_listed_after_the_calls(desk: Desk, refund, notes, then: str) -> None:
+def test_a_caught_inner_block_is_listed_after_the_calls(desk: Desk, refund, live_notes, then: str) -> None:
     with suppress(LookupError), desk.step():
         refund("o-1", 100)
         with suppress(ValueError), transaction(runtime=desk.runtime):
-            notes.note("o-2", "inner")
+            live_notes.note("o-2", "inner")
             with suppress(KeyError), transaction(runtime=desk.runtime):
                 refund("o-3", 300)
                 raise KeyError("deeper")

@@ -1,11 +1,9 @@
 """`ask: live`: the policy is asked about a live effect before it runs, and only a release lets it run."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from countersign.contract.wire import Claimed, Reason
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import AGENT, Desk, asked_of_policy, notes_in
+from tests.fakes.running import order_tool, run_async
 from tests.fakes.service import Refused
 
 NO = Reason(code=DenyCode.FORBIDDEN_BY_POLICY, text="not at night", policy="night", advice="in the morning")
@@ -70,15 +69,6 @@ def once(desk: Desk, note: Any, key: str = "t-1", order: str = "o-1", **options:
     return txn
 
 
-def in_threads(fn: Callable[[str], object], *given: str) -> None:
-    """Call it with each of these, in threads that belong to the open block."""
-    threads = [threading.Thread(target=contextvars.copy_context().run, args=(fn, one)) for one in given]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_what_is_released_runs_and_was_asked_for_as_it_ran(desk: Desk, notes: Path, note: Any) -> None:
     seen: list[Any] = []
     asked = answers(desk, lambda *_: seen.append(notes_in(notes)) or Verdict.RELEASE)
@@ -116,12 +106,8 @@ def test_what_needs_people_does_not_wait_for_them(desk: Desk, notes: Path, note:
     answers(desk, Verdict.REVIEW)
     with pytest.raises(errors.ReviewRequired, match="would need approval by finance") as refused:
         once(desk, note, wait=60, dry_run=dry_run)
-    reported = refused.value
-    assert (reported.tool, reported.code, reported.asks) == (
-        "note",
-        "review_required",
-        (ApprovalRequirement(("finance",), 1),),
-    )
+    asks = (ApprovalRequirement(("finance",), 1),)
+    assert (refused.value.tool, refused.value.code, refused.value.asks) == ("note", "review_required", asks)
     assert (notes_in(notes), asked_of_policy(desk)) == ([], [("POST", "/v1/evaluations")])
 
 
@@ -175,13 +161,10 @@ def test_a_call_that_was_refused_leaves_its_name_to_the_next(desk: Desk, notes: 
 def test_what_was_asked_is_what_runs(desk: Desk, database: SQLiteAdapter) -> None:
     """The tool gets arguments made from the bytes that were asked about, and no change by the caller reaches them."""
     given, got = ["a"], []
-    live: dict[str, Any] = {"lane": "live", "ask": "live", "adapter": database}
 
-    @tool("tag", resource=("Order", "const:o"), registry=desk.registry, **live)
+    @order_tool(desk, resource=("Order", "const:o"), lane="live", ask="live", adapter=database)
     def tag(tags: list[str]) -> None:
         got.append(tags)
-
-    desk.publish(tag)
 
     def sly(_: str, args: dict[str, Any]) -> Verdict:
         given.append("b")
@@ -194,9 +177,7 @@ def test_what_was_asked_is_what_runs(desk: Desk, database: SQLiteAdapter) -> Non
 
 
 @pytest.mark.parametrize("reviewed", [True, False])
-def test_a_call_without_a_policy_check_runs_at_once(
-    desk: Desk, notes: Path, unasked: Any, reviewed: bool
-) -> None:
+def test_a_call_without_a_check_runs_at_once(desk: Desk, notes: Path, unasked: Any, reviewed: bool) -> None:
     if reviewed:
         desk.publish(unasked)
     asked = answers(desk, DENIED)
@@ -252,9 +233,7 @@ def test_the_last_word_counts_without_a_service(desk: Desk, notes: Path, unasked
 
 
 @pytest.mark.parametrize("asks", [None, "live"])
-def test_a_reviewed_file_serves_in_its_stead(
-    desk: Desk, notes: Path, database: SQLiteAdapter, asks: Any
-) -> None:
+def test_a_reviewed_file_serves_in_its_stead(desk: Desk, notes: Path, database: Any, asks: Any) -> None:
     neighbor = desk.folder / "note.json"
     note = note_tool(desk, database, manifest=neighbor)
     neighbor.write_bytes(manifest_json(tool_of(note).draft_manifest().model_copy(update={"ask": asks})))
@@ -265,9 +244,7 @@ def test_a_reviewed_file_serves_in_its_stead(
     assert not asks or desk.face.asked("/v1/tools/") == 0
 
 
-def test_a_stale_file_next_to_the_code_hides_nothing(
-    desk: Desk, notes: Path, database: SQLiteAdapter
-) -> None:
+def test_a_stale_file_next_to_the_code_hides_nothing(desk: Desk, notes: Path, database: Any) -> None:
     neighbor = desk.folder / "note.json"
     note = note_tool(desk, database, manifest=neighbor)
     neighbor.write_bytes(manifest_json(tool_of(note).draft_manifest()))
@@ -303,71 +280,51 @@ def test_code_that_asks_otherwise_or_in_a_staged_tool_is_refused(desk: Desk, dat
         tool("x", resource=("A", "const:a"), registry=desk.registry, ask="live")(lambda: None)
 
 
-@pytest.mark.parametrize("is_async", [True, False], ids=["an async tool", "a plain tool"])
-def test_a_tool_in_an_async_block_asks(
-    desk: Desk, database: SQLiteAdapter, notes: Path, note: Any, is_async: bool
-) -> None:
-    live: dict[str, Any] = {"lane": "live", "ask": "live", "adapter": database}
+def test_tools_in_an_async_block_ask(desk: Desk, database: SQLiteAdapter, notes: Path, note: Any) -> None:
+    @order_tool(desk, lane="live", ask="live", adapter=database)
+    async def jot(order_id: str) -> None:
+        database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,))
 
-    @tool("jot", resource=("Order", "order_id"), registry=desk.registry, **live)
-    async def jot(order_id: str) -> int:
-        await asyncio.sleep(0)
-        return database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,)).rowcount
-
-    desk.publish(jot)
     asked = answers(desk, DENIED)
-
-    async def body() -> None:
-        async with desk.step():
-            _ = await jot("o-1") if is_async else note("o-1", "x")
-
-    with pytest.raises(errors.Denied):
-        asyncio.run(body())
-    assert (len(asked), notes_in(notes)) == (1, [])
+    for call in ((jot, "o-1"), (note, "o-1", "x")):
+        with pytest.raises(errors.Denied):
+            asyncio.run(run_async(desk, call))
+    assert (len(asked), notes_in(notes)) == (2, [])
 
 
 def test_each_call_of_a_parallel_block_is_asked_about(desk: Desk, notes: Path, note: Any) -> None:
     answers(desk, lambda _, args: DENIED if args["order_id"] == "o-2" else Verdict.RELEASE)
-    refused: list[str] = []
 
-    def one(order_id: str) -> None:
-        try:
-            note(order_id, "hello")
-        except errors.Denied:
-            refused.append(order_id)
+    def in_threads(key: str, *orders: str) -> list[Any]:
+        with desk.step(key) as txn, txn.parallel(), ThreadPoolExecutor(4) as pool:
+            made = [pool.submit(contextvars.copy_context().run, note, one, "hello") for one in orders]
+        return [type(one.exception()) for one in made]
 
-    with desk.step() as txn, txn.parallel():
-        in_threads(one, "o-0", "o-1", "o-2", "o-3")
-    assert (refused, [order for order, _ in notes_in(notes)]) == (["o-2"], ["o-0", "o-1", "o-3"])
+    nothing = type(None)
+    assert in_threads("t-1", "o-0", "o-1", "o-2", "o-3") == [nothing, nothing, errors.Denied, nothing]
+    assert [order for order, _ in notes_in(notes)] == ["o-0", "o-1", "o-3"]
     assert {one.effects[0].n for one in desk.face.evaluated} == {0}
-    with desk.step("t-2") as txn, txn.parallel():
-        in_threads(one, *["o-1"] * 4)
+    in_threads("t-2", *["o-1"] * 4)
     assert sorted(one.effects[0].n for one in desk.face.evaluated[4:]) == [0, 1, 2, 3]  # equal calls
 
 
 def test_a_block_that_ended_while_it_was_asked_runs_nothing(desk: Desk, notes: Path, note: Any) -> None:
-    asking, ended, raised = threading.Event(), threading.Event(), list[BaseException]()
+    meeting = threading.Barrier(2, timeout=30)
 
     def slow(*_: Any) -> Verdict:
-        asking.set()
-        assert ended.wait(30)
+        meeting.wait()
+        meeting.wait()
         return Verdict.RELEASE
 
-    def call() -> None:
-        try:
-            note("o-1", "hello")
-        except errors.OutsideTransaction as error:
-            raised.append(error)
-
     answers(desk, slow)
-    with desk.step() as txn:
+    with desk.step() as txn, ThreadPoolExecutor(1) as pool:
         with txn.parallel():
-            thread = threading.Thread(target=contextvars.copy_context().run, args=(call,))
-            thread.start()
-            assert asking.wait(30)
-        ended.set()
-        thread.join()
-    assert (len(raised), notes_in(notes)) == (1, [])
+            late = pool.submit(contextvars.copy_context().run, note, "o-1", "hello")
+            meeting.wait()  # it is being asked about
+        meeting.wait()
+        with pytest.raises(errors.OutsideTransaction):
+            late.result(30)
+    assert notes_in(notes) == []
 
 
 def test_outside_a_transaction_nothing_is_asked(desk: Desk, note: Any) -> None:
@@ -380,8 +337,7 @@ def test_outside_a_transaction_nothing_is_asked(desk: Desk, note: Any) -> None:
 def test_a_dry_run_asks_as_well_and_leaves_no_trace_of_it(desk: Desk, notes: Path, note: Any) -> None:
     asked = answers(desk, Verdict.RELEASE)
     trial = once(desk, note, dry_run=True)
-    assert [one.tool for one in trial.result.live] == ["note"]
-    assert (len(asked), notes_in(notes)) == (1, [])
+    assert ([one.tool for one in trial.result.live], len(asked), notes_in(notes)) == (["note"], 1, [])
     assert [one.live for one in desk.face.evaluated] == [False]
 
 

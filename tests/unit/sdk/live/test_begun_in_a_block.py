@@ -1,19 +1,12 @@
 """A session that began inside a nested block, on an adapter without savepoints: nothing of it outlives the refusal."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersign import LiveSession, MemoryAdapter, errors, tool, transaction
 from countersign.adapters.protocol import Savepoint
-from tests.fakes.desk import Desk, notes_in
-
-Put = Callable[[str], None]
-Note = Callable[[str, str], int]
+from tests.fakes.desk import Desk, listed, notes_in
 
 
 class Plain(MemoryAdapter):
@@ -52,7 +45,7 @@ def plain() -> Plain:
 
 
 @pytest.fixture
-def put(desk: Desk, plain: Plain) -> Put:
+def put(desk: Desk, plain: Plain) -> Any:
     @tool("put", lane="live", adapter=plain, registry=desk.registry)
     def add(text: str) -> None:
         """Add something."""
@@ -61,7 +54,7 @@ def put(desk: Desk, plain: Plain) -> Put:
     return add
 
 
-def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain: Plain, put: Put) -> None:
+def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain: Plain, put: Any) -> None:
     with desk.step() as txn:
         with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
             for text in ("x0", "x1"):
@@ -71,12 +64,10 @@ def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain
         assert plain.undone == {*plain.sessions}
         put("outer")
     assert ([*plain.snapshot()], txn.state, len(plain.sessions)) == (["outer"], "settled", 3)
-    asked = "SELECT staging, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq"
-    rows = [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
-    assert rows == [(1, "undone"), (1, "undone"), (1, "kept")]
+    assert listed(desk, "staging, state") == [(1, "undone"), (1, "undone"), (1, "kept")]
 
 
-def test_the_others_are_still_taken_back(desk: Desk, notes: Path, note: Note, plain: Plain, put: Put) -> None:
+def test_the_others_are_still_taken_back(desk: Desk, notes: Any, note: Any, plain: Plain, put: Any) -> None:
     """Also an outer block, which had set one in a session that an inner could not."""
     with desk.step() as txn:
         note("o-0", "before")
@@ -90,7 +81,7 @@ def test_the_others_are_still_taken_back(desk: Desk, notes: Path, note: Note, pl
     assert (plain.snapshot(), txn.state) == ({}, "settled")
 
 
-def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain: Plain, put: Put) -> None:
+def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain: Plain, put: Any) -> None:
     plain.limit = 1
     outer, inner = transaction(runtime=desk.runtime), transaction(runtime=desk.runtime)
     with desk.step() as txn, outer, inner, pytest.raises(errors.NotStageable):
@@ -98,7 +89,7 @@ def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain:
     assert (plain.used, plain.snapshot(), txn.state) == (["set"], {}, "ended")
 
 
-def test_one_that_sticks_takes_it_all(desk: Desk, notes: Path, note: Note, plain: Plain, put: Put) -> None:
+def test_one_that_sticks_takes_it_all(desk: Desk, notes: Any, note: Any, plain: Plain, put: Any) -> None:
     plain.sticks = True
     with pytest.raises((errors.SavepointLost, OSError)), desk.step():
         note("o-1", "before")

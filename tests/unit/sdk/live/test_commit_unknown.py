@@ -1,10 +1,5 @@
-"""A live commit that nobody answered: it is told as not known, nothing of it is taken back, and whoever comes next asks
-the adapter again.
-"""
+"""A live commit without an answer is reported as unknown, nothing of it is undone, and the next run asks it again."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +9,6 @@ from countersign import FilesAdapter, SQLiteAdapter, errors, resume
 from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_in, save_tool
 from tests.fakes.running import fails
 
-Note = Callable[[str, str], int]
 NOT_KNOWN = "it is unknown whether its live effects were kept"
 ARRIVES = pytest.mark.parametrize("arrives", [True, False])
 
@@ -51,7 +45,7 @@ def silent(notes: Path) -> Silent:
 
 
 @pytest.fixture
-def note(desk: Desk, silent: Silent) -> Note:
+def note(desk: Desk, silent: Silent) -> Any:
     return note_tool(desk, silent)
 
 
@@ -60,8 +54,8 @@ def done(desk: Desk) -> list[str]:
 
 
 @ARRIVES
-def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
-    desk: Desk, notes: Path, root: Path, files: FilesAdapter, silent: Silent, note: Note, arrives: bool
+def test_live_work_alone_is_unsettled_until_its_adapter_answers(
+    desk: Desk, notes: Path, root: Path, files: FilesAdapter, silent: Silent, note: Any, arrives: bool
 ) -> None:
     """What would have been committed after it is finished with it, where it outlives its session."""
     silent.arrives, save = arrives, save_tool(desk, files)
@@ -82,7 +76,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note: Note, staged: bool) -> None:
+def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note: Any, staged: bool) -> None:
     charge, silent.raises = charge_tools(desk), KeyboardInterrupt()
     desk.run((note, "o-1", "hello"), *[(charge, "o-1", 100)] * staged, raises=KeyboardInterrupt)
     assert live_states(desk) == ["live"]
@@ -94,7 +88,7 @@ def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note:
 
 
 @ARRIVES
-def test_a_rerun_repeats_nothing(desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool) -> None:
+def test_a_rerun_repeats_nothing(desk: Desk, notes: Path, silent: Silent, note: Any, arrives: bool) -> None:
     silent.arrives = arrives
     desk.run((note, "o-1", "hello"), raises=errors.OutcomeUnknown)
     fails(desk, errors.AlreadyRedeemed, (note, "o-1", "hello"), match=NOT_KNOWN)
@@ -106,7 +100,7 @@ def test_a_rerun_repeats_nothing(desk: Desk, notes: Path, silent: Silent, note: 
 
 
 @ARRIVES
-def test_what_fired_waits_for_it(desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool) -> None:
+def test_what_fired_waits_for_it(desk: Desk, notes: Path, silent: Silent, note: Any, arrives: bool) -> None:
     charge, silent.arrives = charge_tools(desk), arrives
     unknown = fails(desk, errors.OutcomeUnknown, (note, "o-1", "hello"), (charge, "o-1", 100))
     assert unknown.error.outcomes == {"charge#1": "fired"}
@@ -121,7 +115,7 @@ def test_what_fired_waits_for_it(desk: Desk, notes: Path, silent: Silent, note: 
 
 
 @pytest.mark.parametrize("away", [True, False])
-def test_a_rerun_keeps_what_is_known(desk: Desk, notes: Path, silent: Silent, note: Note, away: bool) -> None:
+def test_a_rerun_keeps_what_is_known(desk: Desk, notes: Path, silent: Silent, note: Any, away: bool) -> None:
     calls = (note, "o-1", "hello"), (charge_tools(desk), "o-1", 100)
     for first in (True, False):
         desk.run(*calls, raises=errors.OutcomeUnknown if first or away else None)

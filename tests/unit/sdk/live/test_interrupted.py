@@ -2,10 +2,7 @@
 journal calls nothing undone that is in effect.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,13 @@ from countersign import FilesAdapter, MemoryAdapter, errors, resume, tool
 from countersign.adapters.files_session import FilesSession
 from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite_connection import LiveConnection
-from tests.fakes.desk import Desk, charge_tools, live_states, notes_in, save_tool
+from tests.fakes.desk import Desk, charge_tools, live_states, notes_in, record_of, save_tool
 
 STAGED = pytest.mark.parametrize("staged", [False, True])
-Run = Callable[[bool], bool]
 
 
 @pytest.fixture
-def run(desk: Desk, note: Callable[[str, str], int], files: FilesAdapter) -> Run:
+def run(desk: Desk, note: Any, files: FilesAdapter) -> Any:
     """Run a step on a database and on files, and perhaps with a charge; whether it had been done before."""
     charge, save = charge_tools(desk), save_tool(desk, files)
 
@@ -38,19 +34,17 @@ def saved(root: Path) -> list[str]:
 
 
 @contextmanager
-def interrupted(place: Any, name: str, when: str, error: BaseException) -> Iterator[list[int]]:
+def interrupted(place: Any, name: str, when: str, error: BaseException) -> Any:
     """Once, as it is called or has answered; of the statements of a connection at its COMMIT alone."""
     real, left = getattr(place, name), [1]
 
     def act(self: Any, *args: Any, **options: Any) -> Any:
-        strikes = left[0] > 0 and (name != "run_internal" or args[0] == "COMMIT")
-        left[0] -= int(strikes)
-        if strikes and when == "before":
-            raise error
-        answer = real(self, *args, **options)
-        if strikes:
-            raise error
-        return answer
+        if not left[0] or (name == "run_internal" and args[0] != "COMMIT"):
+            return real(self, *args, **options)
+        left[0] = 0
+        if when == "after":
+            real(self, *args, **options)
+        raise error
 
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(place, name, act)
@@ -62,7 +56,7 @@ PLACES = {
     "as the first COMMIT returns": (LiveConnection, "run_internal", "after"),
     "before the files are put in place": (FilesSession, "commit", "before"),
     "while the files are put in place": (SessionFolder, "_apply", "after"),
-    "as the files stand": (FilesSession, "commit", "after"),
+    "as the files are in place": (FilesSession, "commit", "after"),
     "while it is tidied up": (FilesSession, "close", "before"),
 }
 
@@ -71,7 +65,7 @@ PLACES = {
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("then", ["resume", "rerun"])
 def test_an_interrupt_among_the_commits_does_not_part_them(
-    desk: Desk, run: Run, notes: Path, root: Path, staged: bool, where: tuple[Any, str, str], then: str
+    desk: Desk, run: Any, notes: Path, root: Path, staged: bool, where: tuple[Any, str, str], then: str
 ) -> None:
     with interrupted(*where, KeyboardInterrupt()) as left, pytest.raises(KeyboardInterrupt):
         run(staged)
@@ -81,15 +75,12 @@ def test_an_interrupt_among_the_commits_does_not_part_them(
     if then == "rerun":
         assert run(staged)
     assert {found.after.value for found in resume(desk.runtime) if found.after} <= {"settled"}
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    assert (record.state.value, live_states(desk)) == ("settled", ["kept", "kept"])
+    assert (record_of(desk).state.value, live_states(desk)) == ("settled", ["kept", "kept"])
     assert (notes_in(notes), saved(root), len(desk.done)) == ([("o-1", "hello")], ["a"], int(staged))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_kept_effects_are_recorded_before_the_interrupt(
-    desk: Desk, run: Run, error: type[BaseException]
-) -> None:
+def test_kept_effects_are_recorded_before_the_interrupt(desk: Desk, run: Any, error: Any) -> None:
     with interrupted(LiveConnection, "run_internal", "after", error()), pytest.raises(error):
         run(False)
     (record,) = desk.runtime.journal.transactions.find("t-1")
@@ -97,7 +88,7 @@ def test_kept_effects_are_recorded_before_the_interrupt(
 
 
 @STAGED
-def test_a_second_one_leaves_the_rest(desk: Desk, run: Run, notes: Path, root: Path, staged: bool) -> None:
+def test_a_second_one_leaves_the_rest(desk: Desk, run: Any, notes: Path, root: Path, staged: bool) -> None:
     """What is prepared stays so until its process has ended, and is not taken for undone."""
     first = interrupted(LiveConnection, "run_internal", "after", KeyboardInterrupt())
     second = interrupted(FilesSession, "commit", "before", KeyboardInterrupt())
@@ -108,7 +99,7 @@ def test_a_second_one_leaves_the_rest(desk: Desk, run: Run, notes: Path, root: P
     assert (folder / "record").is_file() or any(folder.iterdir())
 
 
-def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run: Run, notes: Path) -> None:
+def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run: Any, notes: Path) -> None:
     full = interrupted(FilesSession, "commit", "before", OSError(28, "No space left on device"))
     strikes = interrupted(LiveConnection, "run_internal", "after", KeyboardInterrupt())
     with strikes, full, pytest.raises(KeyboardInterrupt):
@@ -180,7 +171,7 @@ def test_only_landed_effects_are_kept(
 
 @STAGED
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_a_journal_that_is_away_calls_nothing_undone(desk: Desk, run: Run, staged: bool, then: str) -> None:
+def test_a_journal_that_is_away_calls_nothing_undone(desk: Desk, run: Any, staged: bool, then: str) -> None:
     """For the one write that says it was kept."""
     away = errors.JournalError("locked for a moment")
     strikes = interrupted(type(desk.runtime.journal.transactions), "end_live", "before", away)

@@ -1,30 +1,15 @@
 """Live effects run at once, and are kept or undone with their transaction."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, SQLiteAdapter, errors, resume, tool
-from tests.fakes.desk import (
-    Desk,
-    asked_of_policy,
-    charge_tools,
-    failing_tool,
-    live_states,
-    note_tool,
-    notes_in,
-    refund_tool,
-    save_tool,
-)
+from countersign import FilesAdapter, SQLiteAdapter, errors, tool
+from tests.fakes.desk import Desk, charge_tools, failing_tool, note_tool, notes_in, refund_tool, save_tool
 from tests.fakes.running import fails, run
-
-Note = Callable[[str, str], int]
 
 
 def lock_is_free(notes: Path) -> bool:
@@ -43,7 +28,7 @@ def lock_is_free(notes: Path) -> bool:
 class Stubborn(SQLiteAdapter):
     """Its commit fails as a full disk does; `watches` is called before."""
 
-    watches: Callable[[], object] | None = None
+    watches: Any = None
 
     def begin(self, txn: str) -> Any:
         session = super().begin(txn)
@@ -62,22 +47,11 @@ def done(desk: Desk) -> list[str]:
     return [what for what, *_ in desk.done]
 
 
-def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(desk: Desk, notes: Path, note: Note) -> None:
-    refund, seen = refund_tool(desk), list[Any]()
-    desk.before_fire = lambda _: seen.append(notes_in(notes))
-    with desk.step() as txn:
-        assert note("o-1", "hello") == 1
-        refund("o-1", 100)
-        assert (notes_in(notes), desk.done) == ([], [])
-    assert (notes_in(notes), len(desk.done), txn.state) == ([("o-1", "hello")], 1, "settled")
-    assert seen == [[]], "the live lane commits after the staged effects fired"
+FAILURES = [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
 
 
-@pytest.mark.parametrize(
-    "error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
-)
-def test_any_failure_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note: Note, error: Any) -> None:
-    refund = refund_tool(desk)
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_failure_undoes_live_work(desk: Desk, notes: Path, note: Any, error: Any, refund: Any) -> None:
     if error is errors.ServiceUnavailable:
         desk.face.faults["/v1/"] = ["lost_request"] * 20
     with pytest.raises(error), desk.step():
@@ -88,7 +62,7 @@ def test_any_failure_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note:
     assert (notes_in(notes), desk.done, lock_is_free(notes)) == ([], [], True)
 
 
-def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note: Note) -> None:
+def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note: Any) -> None:
     calls = (note, "o-1", "hello"), (refund_tool(desk), "o-1", 90_000)
     again = "run the same transaction again"
     pending = fails(desk, errors.ReviewPending, *calls, wait=60, match=again).error
@@ -100,7 +74,7 @@ def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note:
 
 
 @pytest.mark.parametrize("error", [errors.NotDone("no"), TimeoutError()])
-def test_a_failure_undoes_it_before_it_is_raised(desk: Desk, notes: Path, note: Note, error: Any) -> None:
+def test_a_failure_undoes_it_before_it_is_raised(desk: Desk, notes: Path, note: Any, error: Any) -> None:
     notify, free = failing_tool(desk, error), list[bool]()
     desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
     desk.run((note, "o-1", "hello"), (notify, "o-1"), raises=(errors.EffectFailed, errors.OutcomeUnknown))
@@ -108,15 +82,6 @@ def test_a_failure_undoes_it_before_it_is_raised(desk: Desk, notes: Path, note: 
 
 
 # --------------------------------------------------------------------------------------- commits that fail
-
-
-def test_a_live_commit_that_fails_takes_back_what_fired_and_shows_the_error(desk: Desk, notes: Path) -> None:
-    note, charge = note_tool(desk, Stubborn(notes)), charge_tools(desk)
-    calls = (note, "o-1", "hello"), (charge, "o-1", 100)
-    failed = fails(desk, errors.LiveCommitFailed, *calls, match="disk is full")
-    assert isinstance(failed.error.__cause__, sqlite3.OperationalError)
-    assert (notes_in(notes), done(desk)) == ([], ["charge", "void"])
-    assert (failed.txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
 
 
 def test_files_commit_after_databases(desk: Desk, notes: Path, root: Path, files: FilesAdapter) -> None:
@@ -144,14 +109,13 @@ def test_committed_files_are_undone(desk: Desk, root: Path, files: FilesAdapter,
         real(source, target, **where)
 
     monkeypatch.setattr(os, "rename", full)
-    failed = fails(
-        desk, errors.LiveCommitFailed, (save, "a"), (save_two,), (charge, "o-1", 100), match="No space"
-    ).error
+    calls = (save, "a"), (save_two,), (charge, "o-1", 100)
+    failed = fails(desk, errors.LiveCommitFailed, *calls, match="No space").error
     assert (seen, failed.committed, done(desk)) == (["new"], (), ["charge", "void"])
     assert not (root / "a").exists() and not (desk.folder / "two" / "b").exists()
 
 
-def test_independent_effects_are_not_live(desk: Desk, note: Note) -> None:
+def test_independent_effects_are_not_live(desk: Desk, note: Any) -> None:
     fails(desk, errors.NotStageable, (note, "o-1", "hello"), independent=True, match="stand alone")
 
 
@@ -166,7 +130,6 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
         (root / "a").write_text("theirs")
     reported = moved.value
     assert (reported.adapter, reported.key, reported.read, reported.expected) == ("root", "a", False, None)
-    assert reported.now is not None
     assert ((root / "a").read_text(), desk.done) == ("theirs", [])
     note = str(desk.runtime.journal.transactions.find("t-1")[0].note)
     assert note.startswith("IsolationConflict: ") and "'a'" in note
@@ -174,8 +137,7 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
 
 
 @pytest.mark.parametrize("fired", [True, False])
-def test_a_refusal_says_what_an_earlier_run_did(desk: Desk, notes: Path, note: Note, fired: bool) -> None:
-    refund = refund_tool(desk)
+def test_a_conflict_names_an_earlier_run(desk: Desk, notes: Any, note: Any, fired: bool, refund: Any) -> None:
     if fired:
         desk.run((note, "o-1", "late"), (refund, "o-1", 100))
     theirs = sqlite3.connect(notes, isolation_level=None)
@@ -189,8 +151,7 @@ def test_a_refusal_says_what_an_earlier_run_did(desk: Desk, notes: Path, note: N
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool) -> None:
-    refund = refund_tool(desk)
+def test_scenario_43_it_is_done_once(desk: Desk, notes: Any, database: Any, staged: Any, refund: Any) -> None:
     add = "INSERT INTO notes VALUES (?, '1') ON CONFLICT DO UPDATE SET note = note + 1"
 
     @tool("count", lane="live", adapter=database, registry=desk.registry)
@@ -205,14 +166,13 @@ def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAd
     assert again.placed[0] == 1
     assert (first.replayed, again.txn.replayed, again.txn.state) == (False, True, "settled")
     assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], int(staged))
-    assert staged or asked_of_policy(desk) == [], "live effects alone ask no one"
+    assert staged or desk.face.asked("/v1/transactions") == 0, "live effects alone ask no one"
     other = desk.run((count, "o-1"), key="t-2")
     assert (other.replayed, notes_in(notes)) == (False, [("o-1", "2")])
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_key_of_live_work_takes_no_other_list(desk: Desk, notes: Path, note: Note, staged: bool) -> None:
-    refund = refund_tool(desk)
+def test_a_spent_key_takes_no_other_list(desk: Desk, notes: Any, note: Any, staged: Any, refund: Any) -> None:
     desk.run((note, "o-1", "hello"))
     calls = [(note, "o-1", "hello"), (refund, "o-1", 100)] if staged else [(note, "o-2", "hello")]
     again = fails(desk, errors.AlreadyRedeemed, *calls, match="another list")

@@ -1,76 +1,62 @@
 """A live call that raised is rolled back by its savepoint and is no part of the list, for any result of the others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import SQLiteAdapter, Transaction, errors, tool, transaction
-from countersign.journal.export import describe_transaction
+from countersign import SQLiteAdapter, errors, tool, transaction
 from countersign.journal.queries import LIVE_LANE, TransactionFilter, count
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, notes_database, notes_in, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.fakes.desk import Desk, listed, notes_database, notes_in, record_of, refund_tool
+from tests.fakes.running import run_async
+from tests.unit.sdk.full_disk import full
+from tests.unit.sdk.journals import BOTH, document
 
-Note = Callable[[str, str], int]
 RAISED = ("note", "undone", "note raised ValueError: bad note")
 KEPT = ("note", "kept", None)
 
 
-def caught(note: Note) -> None:
+def caught(note: Any) -> None:
     with pytest.raises(ValueError, match="bad note"):
         note("o-9", "bad")
 
 
 def live_rows(desk: Desk) -> list[tuple[str, str, str | None]]:
     """Of the list in force."""
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    rows = desk.runtime.journal.transactions.shown(record, LIVE_LANE)
+    rows = desk.runtime.journal.transactions.shown(record_of(desk), LIVE_LANE)
     return [(row.tool, row.state.value, row.error) for row in rows]
 
 
-def rows_of_run(desk: Desk, txn: Transaction) -> list[tuple[str, str | None]]:
-    asked = "SELECT state, error FROM effects WHERE txn = ? ORDER BY staging, seq"
-    return [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
+def rows_of_run(desk: Desk) -> list[tuple[Any, ...]]:
+    return listed(desk, "state, error", "true")
 
 
 def live_count(desk: Desk) -> int:
     return int(desk.runtime.journal.transactions.find("t-1")[0].live)
 
 
-def spawn(call: Callable[..., object], *given: object) -> threading.Thread:
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(call, *given))
-    thread.start()
-    return thread
-
-
 # ------------------------------------------------------------------------------------------ what the journal says
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_the_journal_records_undone_and_kept_effects(desk: Desk, notes: Path, note: Note) -> None:
+def test_the_journal_records_undone_and_kept_effects(desk: Desk, notes: Path, note: Any) -> None:
     with desk.step() as txn:
         note("o-1", "first")
         caught(note)
         note("o-2", "second")
-        assert rows_of_run(desk, txn) == [("live", None), ("undone", RAISED[2]), ("live", None)]
-    assert live_rows(desk) == [KEPT, RAISED, KEPT]
-    assert (live_count(desk), txn.state) == (2, "settled")
+        assert rows_of_run(desk) == [("live", None), ("undone", RAISED[2]), ("live", None)]
+    assert (live_rows(desk), live_count(desk), txn.state) == ([KEPT, RAISED, KEPT], 2, "settled")
     assert notes_in(notes) == [("o-1", "first"), ("o-2", "second")]
     (counted,) = count(desk.runtime.journal.database, TransactionFilter())["tools"]
     assert (counted["fired"], counted["states"]) == (2, {"kept": 2, "undone": 1})
-    reported = describe_transaction(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])[
-        "effects"
-    ]
-    assert [(one["state"], one["error"]) for one in reported] == [KEPT[1:], RAISED[1:], KEPT[1:]]
+    (described,) = document(desk.runtime.journal, "t-1")["transactions"]
+    assert [(one["state"], one["error"]) for one in described["effects"]] == [KEPT[1:], RAISED[1:], KEPT[1:]]
 
 
 @pytest.mark.parametrize("then", ["a block is taken back", "calls are put in order"])
@@ -95,23 +81,23 @@ def test_a_repeated_effect_is_kept(desk: Desk, notes: Path, database: SQLiteAdap
                 refund("o-2", 5)
                 raise LookupError
         else:
-            with txn.parallel():
+            with txn.parallel(), ThreadPoolExecutor(1) as pool:
                 for order in ("o-3", "o-2"):
-                    spawn(refund, order, 5).join()
+                    pool.submit(contextvars.copy_context().run, refund, order, 5).result()
     assert (notes_in(notes), txn.state) == ([("o-1", "done")], "settled")
     assert ("flaky", "kept", None) in live_rows(desk)
 
 
-def test_a_step_in_which_every_call_raised_spends_no_key(desk: Desk, notes: Path, note: Note) -> None:
+def test_a_step_in_which_every_call_raised_spends_no_key(desk: Desk, notes: Path, note: Any) -> None:
     txn = desk.run((caught, note))
     assert (live_count(desk), txn.state, live_rows(desk)) == (0, "ended", [RAISED])
     again = desk.run((note, "o-1", "now"))
     assert (again.replayed, notes_in(notes)) == (False, [("o-1", "now")])
 
 
-def test_a_body_that_fails_anyway_leaves_all_undone(desk: Desk, notes: Path, note: Note) -> None:
+def test_a_body_that_fails_anyway_leaves_all_undone(desk: Desk, notes: Path, note: Any) -> None:
     txn = desk.run((note, "o-1", "first"), (caught, note), (divmod, 1, 0), raises=ZeroDivisionError)
-    assert rows_of_run(desk, txn) == [("undone", None), RAISED[1:]]
+    assert rows_of_run(desk) == [("undone", None), RAISED[1:]]
     assert (notes_in(notes), txn.state) == ([], "ended")
 
 
@@ -142,14 +128,12 @@ def test_one_that_was_cancelled_is_undone(desk: Desk, notes: Path, database: SQL
         database.connection.execute("INSERT INTO notes VALUES (?, 'done')", (str(seconds),))
         await asyncio.sleep(seconds)
 
-    async def body() -> None:
-        async with desk.step():
-            await dawdle(0)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await dawdle(60)
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await dawdle(60)
 
-    asyncio.run(body())
+    asyncio.run(run_async(desk, (dawdle, 0), (cancelled,)))
     assert [row[2] for row in live_rows(desk)] == [None, "dawdle raised CancelledError"]
     assert (len(notes_in(notes)), live_count(desk)) == (1, 1)
 
@@ -164,7 +148,7 @@ INSIDE = {
 
 @pytest.mark.parametrize(("catches", "other", "rows", "kept"), INSIDE.values(), ids=INSIDE)
 def test_inside_another_tool(
-    desk: Desk, notes: Path, root: Path, database: SQLiteAdapter, note: Note,
+    desk: Desk, notes: Path, root: Path, database: SQLiteAdapter, note: Any,
     catches: bool, other: bool, rows: list[object], kept: list[str],
 ) -> None:  # fmt: skip
     """What raised is undone with all that it had called on its adapter, and with nothing else."""
@@ -189,8 +173,8 @@ def test_inside_another_tool(
     assert live_count(desk) == 2 + [row[1] for row in live_rows(desk)[1:-1]].count("kept")
 
 
-def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Path, note: Note) -> None:
-    with desk.step() as txn:
+def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Path, note: Any) -> None:
+    with desk.step():
         note("o-1", "outer")
         with transaction():
             note("o-2", "inner")
@@ -201,7 +185,7 @@ def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Pat
             raise ZeroDivisionError
     assert live_rows(desk) == [KEPT, KEPT, RAISED, RAISED]  # the run went on with a list of its own
     dropped = ("undone", "the inner block raised ZeroDivisionError")
-    undone = [row for row in rows_of_run(desk, txn) if row[0] == "undone"]
+    undone = [row for row in rows_of_run(desk) if row[0] == "undone"]
     assert undone == [RAISED[1:], RAISED[1:], dropped, RAISED[1:], RAISED[1:]]
     assert (notes_in(notes), live_count(desk)) == ([("o-1", "outer"), ("o-2", "inner")], 2)
 
@@ -209,29 +193,23 @@ def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Pat
 # ------------------------------------------------------------------------------ nothing is claimed that is not known
 
 
-def test_a_lost_session_notes_nothing_early(
-    desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
-) -> None:
+def test_a_lost_session_notes_nothing_early(desk: Desk, notes: Path, database: Any, note: Any) -> None:
     @tool("end_it", lane="live", adapter=database, registry=desk.registry)
     def end_it() -> None:
         """Have SQLite end the transaction."""
         database.connection.execute("INSERT OR ROLLBACK INTO notes VALUES ('o-1', 'again')")
 
-    with pytest.raises(errors.SessionLost), desk.step() as txn:
+    with pytest.raises(errors.SessionLost), desk.step():
         note("o-1", "first")
         with pytest.raises(errors.SessionLost):
             end_it()
-        assert rows_of_run(desk, txn) == [("live", None), ("live", None)]
-    assert (rows_of_run(desk, txn), notes_in(notes)) == ([("undone", None), ("undone", None)], [])
+        assert rows_of_run(desk) == [("live", None), ("live", None)]
+    assert (rows_of_run(desk), notes_in(notes)) == ([("undone", None), ("undone", None)], [])
 
 
-def test_an_untold_journal_commits_nothing(desk: Desk, notes: Path, note: Note, monkeypatch: Any) -> None:
+def test_an_unjournaled_error_commits_nothing(desk: Desk, notes: Path, note: Any, monkeypatch: Any) -> None:
     """The program still hears what its tool raised."""
     refund = refund_tool(desk)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise errors.JournalError("the disk is full")
-
     lost = pytest.raises(errors.SavepointLost, match="bad note, and that could not be journaled: the disk")
     with lost, desk.step() as txn:
         note("o-1", "first")
@@ -240,7 +218,7 @@ def test_an_untold_journal_commits_nothing(desk: Desk, notes: Path, note: Note, 
             broken.setattr(Transactions, "mark_undone", full)
             caught(note)
     assert (notes_in(notes), desk.done, txn.state) == ([], [], "ended")
-    assert {state for state, _ in rows_of_run(desk, txn)} == {"undone", "withdrawn"}
+    assert {state for state, _ in rows_of_run(desk)} == {"undone", "withdrawn"}
 
 
 def test_a_fork_that_raises_notes_nothing(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
@@ -255,9 +233,9 @@ def test_a_fork_that_raises_notes_nothing(desk: Desk, notes: Path, database: SQL
 
     parent = os.getpid()
     try:
-        with desk.step() as txn:
+        with desk.step():
             fork_out()
-            assert rows_of_run(desk, txn) == [("live", None)]
+            assert rows_of_run(desk) == [("live", None)]
     except BaseException:
         if os.getpid() == parent:
             raise

@@ -1,22 +1,17 @@
 """A live call that raised, in what comes later: recovery, reruns and rehearsals go by what stood."""
 
-from __future__ import annotations
-
-import json
 import threading
-from contextlib import nullcontext, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from countersign import SQLiteAdapter, Transaction, errors, replay, resume, tool
-from countersign.journal.export import describe_transaction, render_export
-from tests.fakes.desk import Desk, answering_tool, charge_tools, notes_in, refund_tool, states
+from countersign import Transaction, errors, replay, resume, tool
+from tests.fakes.desk import Desk, answering_tool, notes_in, states
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
-from tests.unit.sdk.journals import BOTH
-from tests.unit.sdk.live.test_raised import KEPT, RAISED, Note, caught, live_rows
+from tests.unit.sdk.journals import BOTH, document
+from tests.unit.sdk.live.test_raised import KEPT, RAISED, caught, live_rows
 
 ANOTHER_LIST = "another list of calls was committed"
 CUT = (errors.JournalError, errors.OutcomeUnknown)
@@ -26,8 +21,7 @@ CUT = (errors.JournalError, errors.OutcomeUnknown)
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("kept", [False, True], ids=["alone", "with work that is lost"])
-def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, kept: bool) -> None:
-    charge, refund = charge_tools(desk), refund_tool(desk)
+def test_recovery_counts_only_kept_work(desk: Desk, note: Any, kept: bool, charge: Any, refund: Any) -> None:
     label = answering_tool(desk, None, name="label", idempotent=True)
     staged = (charge, "o-1", 100), (label, "o-1"), (refund, "o-1", 100)
     with full_after(desk.runtime.journal, 2):
@@ -43,48 +37,46 @@ def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note
 # ------------------------------------------------------------------------------------------------- reruns
 
 
-@pytest.mark.parametrize("insert", ["INSERT", "INSERT OR REPLACE"])
-def test_a_rerun_compares_what_stood(desk: Desk, notes: Path, database: SQLiteAdapter, insert: str) -> None:
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_a_rerun_compares_what_was_kept(desk: Desk, notes: Any, database: Any, fails_first: bool) -> None:
     """A row that is there already is not put in twice. What raised before, and does not now, is another list."""
-    fails = insert != "INSERT"
+    raises = [fails_first, False]
 
     @tool("put", lane="live", adapter=database, registry=desk.registry)
     def put(order_id: str) -> None:
         """Put a row in."""
-        database.connection.execute(f"{insert} INTO notes VALUES (?, 'put')", (order_id,))
-        if fails and order_id == "o-2":
+        how = "INSERT OR REPLACE" if fails_first else "INSERT"
+        database.connection.execute(f"{how} INTO notes VALUES (?, 'put')", (order_id,))
+        if order_id == "o-2" and raises.pop(0):
             raise ValueError
 
-    for n in range(2):
-        another = pytest.raises(errors.AlreadyRedeemed, match=ANOTHER_LIST)
-        with another if n == 1 and insert != "INSERT" else nullcontext(), desk.step() as txn:
-            for order in ("o-1", "o-2"):
-                with suppress(Exception):
-                    put(order)
-        fails = False
-    if insert == "INSERT":
-        assert (txn.replayed, notes_in(notes)) == (True, [("o-1", "put"), ("o-2", "put")])
-    else:
-        assert notes_in(notes) == [("o-1", "put")]
+    def put_if_possible(order: str) -> None:
+        with suppress(Exception):
+            put(order)
+
+    calls = (put_if_possible, "o-1"), (put_if_possible, "o-2")
+    desk.run(*calls)
+    again = desk.run(*calls, raises=errors.AlreadyRedeemed if fails_first else None)
+    assert again.replayed or fails_first
+    assert [order for order, _ in notes_in(notes)] == (["o-1"] if fails_first else ["o-1", "o-2"])
 
 
 @pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
-def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Note, calls: list[str]) -> None:
+def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Any, note: Any, calls: list[str]) -> None:
     desk.run((caught, note), (note, "o-1", "text"), (note, "o-2", "text"))
     again = [(note, order, "text") for order in calls]
     fails(desk, errors.AlreadyRedeemed, (caught, note), *again, match=ANOTHER_LIST)
     assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
 
 
-def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Path, note: Note) -> None:
+def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Any, note: Any) -> None:
     for replayed in (False, True):
         txn = desk.run((note, "o-1", "first"), (caught, note))
         assert (txn.replayed, live_rows(desk)) == (replayed, [KEPT, RAISED])
     assert notes_in(notes) == [("o-1", "first")]
 
 
-def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: Path, note: Note) -> None:
-    refund = refund_tool(desk)
+def test_a_review_changes_nothing_of_it(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     calls = (note, "o-1", "first"), (caught, note), (refund, "o-1", 90_000)
     for approved in (False, True):
         txn = desk.run(*calls, raises=None if approved else errors.ReviewPending)
@@ -97,14 +89,14 @@ def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: 
 # ------------------------------------------------------------------------------------------------- rehearsals
 
 
-def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Note) -> None:
+def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Any) -> None:
     txn = desk.run((note, "o-1", "first"), (caught, note), dry_run=True)
     assert [one.args for one in txn.result.live] == [{"order_id": "o-1", "text": "first"}]
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])
 @pytest.mark.parametrize("source", ["journal", "export"])
-def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source: str) -> None:
+def test_a_replay_compares_what_stood(desk: Desk, note: Any, mode: Any, source: str) -> None:
     def step(txn: Transaction, *, well: bool = False, more: bool = False) -> None:
         note("o-1", "first")
         with suppress(ValueError):
@@ -121,9 +113,7 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
         step(txn)
     options: dict[str, Any] = {"mode": mode, "runtime": desk.runtime, "live": {"note": stand_in}}
     if source == "export":
-        records = desk.runtime.journal.transactions.find("t-1")
-        reported = [describe_transaction(desk.runtime.journal, record) for record in records]
-        options["export"] = json.loads(render_export("json", reported, "2026-11-24T00:00:00Z"))
+        options["export"] = document(desk.runtime.journal, "t-1")
     assert replay("t-1", step, **options).status == "same"
     for other in ({"well": True}, {"more": True}):
         (one,) = replay("t-1", lambda txn, other=other: step(txn, **other), **options).divergences
@@ -133,9 +123,8 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
 # ------------------------------------------------------------------------------- what is left of it decides nothing
 
 
-def test_a_session_with_nothing_takes_nothing_back(desk: Desk, note: Note, monkeypatch: Any) -> None:
+def test_an_empty_session_cannot_fail(desk: Desk, note: Any, monkeypatch: Any, charge: Any) -> None:
     """An adapter that holds nothing cannot fail to commit it."""
-    charge = charge_tools(desk)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -145,8 +134,7 @@ def test_a_session_with_nothing_takes_nothing_back(desk: Desk, note: Note, monke
     assert (txn.state, [what for what, *_ in desk.done]) == ("settled", ["charge"])
 
 
-def test_nor_does_it_keep_a_step_from_waiting_for_people(desk: Desk, note: Note) -> None:
-    refund = refund_tool(desk)
+def test_nor_does_it_keep_a_step_from_waiting_for_people(desk: Desk, note: Any, refund: Any) -> None:
     with desk.step(wait=600) as txn:
         caught(note)
         refund("o-1", 90_000)

@@ -1,10 +1,7 @@
 """Errors of live adapters leave the block without the secrets that the adapter was given."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +17,8 @@ from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.hunting import SECRET, found_in
 
-Put = Callable[..., None]
 
-
-def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], secret: bool = True) -> Put:
+def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], secret: bool = True) -> Any:
     options: dict[str, Any] = {"resource": ("Note", "const:n"), "secret": ["token"] if secret else []}
 
     @tool("put", lane="live", adapter=adapter, registry=desk.registry, **options)
@@ -34,13 +29,13 @@ def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], secret: b
     return put
 
 
-def in_memory(desk: Desk, secret: bool = True) -> Put:
+def in_memory(desk: Desk, secret: bool = True) -> Any:
     memory = MemoryAdapter(name="memory")
     return put_tool(desk, memory, lambda token: memory.__setitem__(token, 1), secret)
 
 
 @pytest.fixture
-def put(desk: Desk) -> Put:
+def put(desk: Desk) -> Any:
     """A tool that keeps its secret in memory."""
     return in_memory(desk)
 
@@ -86,14 +81,11 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return fail
 
 
-Breaks = Callable[..., None]
+SEEN: Any = {"read": True, "expected": SECRET, "now": SECRET}
 RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
     "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), errors.ToolRaised),
     "what cannot be snapshotted": (lambda: errors.NotStageable(f"{SECRET!r} is a folder"), errors.ToolRaised),
-    "a conflict": (
-        lambda: errors.IsolationConflict("memory", SECRET, read=True, expected=SECRET, now=SECRET),
-        errors.IsolationConflict,
-    ),
+    "a conflict": (lambda: errors.IsolationConflict("memory", SECRET, **SEEN), errors.IsolationConflict),
     "a record that is damaged": (lambda: errors.JournalError("the record is damaged"), errors.JournalError),
 }
 
@@ -101,8 +93,8 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
 @pytest.mark.parametrize("staged", [True, False], ids=["with staged effects", "alone"])
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
-def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secret(
-    desk: Desk, put: Put, breaks: Breaks, method: str, error: Any, kind: type[Exception], staged: bool
+def test_errors_before_the_redemption_hide_secrets(
+    desk: Desk, put: Any, breaks: Any, method: str, error: Any, kind: type[Exception], staged: bool
 ) -> None:
     refund = refund_tool(desk)
     breaks(method, error=error())
@@ -111,13 +103,13 @@ def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secre
 
 
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
-def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Breaks, method: str) -> None:
+def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Any, method: str) -> None:
     put, error = in_memory(desk, secret=False), ValueError("no account")
     breaks(method, error=error)
     assert fails(desk, ValueError, (put, "a")).error is error and isinstance(error.__cause__, KeyError)
 
 
-def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Put, breaks: Breaks) -> None:
+def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Any, breaks: Any) -> None:
     breaks("commit")
     reported = fails(desk, errors.LiveCommitFailed, (put, SECRET), match="commit: ValueError").error
     cause = reported.__cause__
@@ -127,9 +119,7 @@ def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Put, br
 
 
 @pytest.mark.parametrize("methods", [["undo"], ["undo", "commit"]], ids=["the body raises", "it ends well"])
-def test_an_undo_that_fails_is_not_noted_as_done(
-    desk: Desk, put: Put, breaks: Breaks, methods: list[str]
-) -> None:
+def test_an_undo_that_fails_is_not_noted_as_done(desk: Desk, put: Any, breaks: Any, methods: Any) -> None:
     breaks(*methods)
     with pytest.raises(errors.ToolRaised) as reported, desk.step() as txn:
         put(SECRET)
@@ -140,13 +130,11 @@ def test_an_undo_that_fails_is_not_noted_as_done(
 
 
 @pytest.mark.parametrize("how", ["release", "rollback", "savepoint"])
-def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: Any, how: str) -> None:
+def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Any, monkeypatch: Any, how: str) -> None:
     cannot = raising(ValueError(SECRET))
     broken = cannot if how == "savepoint" else lambda _: Savepoint(cannot, cannot)
-    with (
-        pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError") as reported,
-        desk.step(),
-    ):
+    lost = pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError")
+    with lost as reported, desk.step():
         put(SECRET)
         monkeypatch.setattr(MemorySession, "savepoint", broken)
         with transaction():
@@ -155,7 +143,7 @@ def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: A
     assert secrets_in(reported.value) == []
 
 
-def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, caplog: Any) -> None:
+def test_closing_logs_without_the_secret(desk: Desk, put: Any, breaks: Any, caplog: Any) -> None:
     breaks("close")
     desk.run((put, SECRET))
     assert "could not clean up" in caplog.text and "ValueError" in caplog.text
@@ -163,7 +151,7 @@ def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, c
 
 
 @pytest.mark.parametrize("method", ["changes", "verify_isolation"])
-def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
+def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Any, breaks: Any, method: str) -> None:
     breaks(method)
     assert secrets_in(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []
 
@@ -171,7 +159,7 @@ def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Put, breaks: B
 # -------------------------------------------------------------------------- a file that somebody else makes as well
 
 
-def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
+def moving(root: Any, files: FilesAdapter) -> Callable[[str], None]:
     def write(token: str) -> None:
         name = token.replace("/", "-")
         files.write(name, "1")
@@ -180,7 +168,7 @@ def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
     return write
 
 
-def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
+def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Any, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
     reported = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
@@ -193,14 +181,15 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, file
     assert found_in({"answer": answer.text.encode()}) == []
 
 
-def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
-    put = put_tool(desk, files, moving(root, files), secret=False)
-    fails(
-        desk, errors.IsolationConflict, (put, "rent"), match="'rent' of 'root' was overwritten at no version"
+def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Any, files: FilesAdapter) -> None:
+    put, named = (
+        put_tool(desk, files, moving(root, files), secret=False),
+        "'rent' of 'root' was overwritten at no",
     )
+    fails(desk, errors.IsolationConflict, (put, "rent"), match=named)
 
 
-def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:
+def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Any, files: FilesAdapter) -> None:
     put, runs = put_tool(desk, files, moving(root, files)), list[object]()
 
     def step(txn: object) -> None:

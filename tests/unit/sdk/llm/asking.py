@@ -1,7 +1,5 @@
 """A model behind an API, a price file, and what a program asks: the small world of the tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,33 +1,15 @@
 """Which budgets count a call to a model, as which run: those of the transaction around it, or of the firing tool."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import (
-    Budget,
-    BudgetExceeded,
-    Happened,
-    JournalSealed,
-    NotDone,
-    ProbeAnswer,
-    Transaction,
-    llm_call,
-    probe,
-    record_llm,
-    replay,
-    run_transaction,
-    tool,
-    transaction,
-    use_runtime,
-)
-from tests.fakes.desk import Desk, answering_tool, failing_tool, make_desk, refund_tool
+from countersign import Budget, BudgetExceeded, Happened, llm_call, probe, record_llm, replay, use_runtime
+from countersign.errors import EffectFailed, JournalSealed
+from tests.fakes.desk import Desk, answering_tool, make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
+from tests.fakes.running import order_tool, refusing_tool
 from tests.unit.sdk.journals import document
 from tests.unit.sdk.llm.asking import MODEL, Make, calls, usage_of
 
@@ -36,7 +18,7 @@ RUN = Budget("a-run", "calls", 1, "run")
 
 
 @contextmanager
-def another(folder: Path) -> Iterator[Desk]:
+def another(folder: Any) -> Any:
     """A desk with a journal and budgets of its own."""
     folder.mkdir()
     desk = make_desk(folder)
@@ -57,26 +39,21 @@ def runs(desk: Desk) -> list[str | None]:
 def thinking_tool(desk: Desk, **said: Any) -> Any:
     """A staged tool that asks a model while it fires."""
 
-    @tool("think", resource=("Order", "order_id"), registry=desk.registry, **said)
+    @order_tool(desk, **said)
     def think(order_id: str) -> str:
-        """Ask a model about an order."""
         ask_here()
-        desk.act("think", order_id)
         return "thought"
 
-    desk.publish(think)
     return think
 
 
 # ------------------------------------------------------------------------------------------------ the block around it
 
 
-def test_the_budgets_are_those_of_the_transaction_around_or_of_the_runtime_named(
-    make: Make, tmp_path: Path
-) -> None:
+def test_budgets_are_those_of_the_transaction_or_of_the_runtime_named(make: Make, tmp_path: Any) -> None:
     desk = make(RUN, DAY)
     with another(tmp_path / "other") as other, use_runtime(other.runtime):
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             ask_here()
             with pytest.raises(BudgetExceeded, match="a-run"):
                 ask_here()
@@ -93,31 +70,23 @@ def test_the_budgets_are_those_of_the_transaction_around_or_of_the_runtime_named
 def test_a_tool_that_asks_a_model_does_it_in_the_run_of_its_transaction(make: Make) -> None:
     desk = make(RUN)
     think = thinking_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         done = think("o-1")
     assert (done.result, runs(desk), usage_of(desk, "a-run", "t-1")) == ("thought", ["t-1"], (1, 0))
 
 
 def test_probes_and_compensations_belong_to_the_run_too(make: Make) -> None:
     desk = make(Budget("a-run", "calls", 5, "run"))
+    probe("recall", registry=desk.registry)(lambda order_id: ask_here() or Happened(None))
 
-    @probe("recall", registry=desk.registry)
-    def recall(order_id: str) -> ProbeAnswer:
-        ask_here()
-        return Happened(None)
-
-    @tool("forget", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def forget(order_id: str) -> None:
-        """Take it back."""
         ask_here()
         desk.act("forget", order_id)
 
     undone: Any = {"compensate": "forget", "compensation_map": {"order_id": "args:/order_id"}}
-    lost = ConnectionResetError("the answer was lost")
-    keep = answering_tool(desk, lost, name="keep", probe="recall", **undone)
-    desk.publish(forget)
-    with pytest.raises(Exception, match="did not happen"):
-        desk.run((keep, "o-1"), (failing_tool(desk, NotDone("no such order"), acts=False), "o-2"))
+    keep = answering_tool(desk, ConnectionResetError("lost"), name="keep", probe="recall", **undone)
+    desk.run((keep, "o-1"), (refusing_tool(desk), "o-2"), raises=EffectFailed)
     assert (runs(desk), desk.done[-1]) == (["t-1", "t-1"], ("forget", "o-1"))
 
 
@@ -127,7 +96,7 @@ def test_probes_and_compensations_belong_to_the_run_too(make: Make) -> None:
 def step(desk: Desk) -> Any:
     refund = refund_tool(desk)
 
-    def body(txn: Transaction) -> Any:
+    def body(txn: Any) -> Any:
         ask_here()
         return refund("o-1", 100)
 
@@ -139,10 +108,10 @@ def test_a_dry_run_counts_for_the_day_and_not_for_the_run(make: Make) -> None:
     desk = make(RUN, DAY)
     body = step(desk)
     for _ in range(2):
-        run_transaction(body, key="t-1", runtime=desk.runtime, dry_run=True)
+        desk.run((body, None), dry_run=True)
     desk.run((ask_here,), dry_run=True)
     assert (usage_of(desk, "a-run", "t-1"), usage_of(desk, "a-day")) == ((0, 0), (3, 0))
-    run_transaction(body, key="t-1", runtime=desk.runtime)
+    desk.run((body, None))
     for _ in range(2):
         assert replay("t-1", body, runtime=desk.runtime).status == "same"
     assert (usage_of(desk, "a-run", "t-1"), usage_of(desk, "a-day")) == ((1, 0), (6, 0))
@@ -152,7 +121,7 @@ def test_a_dry_run_counts_for_the_day_and_not_for_the_run(make: Make) -> None:
 
 def test_each_dry_run_has_the_budget_of_one_run(make: Make) -> None:
     desk = make(RUN)
-    with transaction("t" * 200, runtime=desk.runtime, dry_run=True):
+    with desk.step("t" * 200, dry_run=True):
         ask_here()
         with pytest.raises(BudgetExceeded, match="a-run"):
             ask_here()
@@ -161,7 +130,7 @@ def test_each_dry_run_has_the_budget_of_one_run(make: Make) -> None:
 def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = make(RUN)
     body = step(desk)
-    run_transaction(body, key="t-1", runtime=desk.runtime)
+    desk.run((body, None))
     monkeypatch.delenv("COUNTERSIGN_AGENT", raising=False)
     monkeypatch.setattr("countersign.runtime._default", None)  # what a test before this one may have left
     again = replay("t-1", body, export=document(desk.runtime.journal, "t-1"))
@@ -171,7 +140,7 @@ def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: 
 # ------------------------------------------------------------------------------------------------- reasoning, unsealed
 
 
-def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_path: Path) -> None:
+def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_path: Any) -> None:
     """A journal that was sealed under a key that is gone; of one that machines share the key is not made in passing."""
     desk = make(DAY)
     record_llm(ANTHROPIC, model=MODEL, reasoning=True, runtime=desk.runtime)

@@ -1,60 +1,39 @@
 """Budgets: each is asked before the model, and what it cannot weigh is not called."""
 
-from __future__ import annotations
-
 import sqlite3
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersign import Budget, BudgetExceeded, MisuseError, SettingsError, Stopped, llm_call
 from countersign.journal import Journal, spending
-from countersign.journal.database import Database
-from countersign.journal.location import JournalLocation
 from countersign.journal.spending import BudgetHold
 from tests.fakes.desk import make_desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import BOTH
-from tests.unit.sdk.llm.asking import (
-    CALLS,
-    MODEL,
-    MONEY,
-    PRICES,
-    SECONDS,
-    TOKENS,
-    Make,
-    Vendor,
-    ask,
-    begin,
-    calls,
-    may,
-    states,
-    usage_of,
-)
+from tests.unit.sdk.llm import asking
+from tests.unit.sdk.llm.asking import CALLS, MODEL, MONEY, TOKENS, Vendor, ask, begin, calls, may, usage_of
 
 NOTHING = OPENAI_CHAT | {"usage": {"prompt_tokens": 0, "completion_tokens": 0}}
 LAST_SECOND = datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC).timestamp()
 TODAY, TOMORROW = "2026-11-23", "2026-11-24"
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        Budget("b", "tokens", 2999, "day"),
-        Budget("b", "money", "0.013999", "day", "USD"),
-        Budget("b", "seconds", 29, "day"),
-        Budget("b", "calls", 0, "day"),
-        Budget("b", "tokens", 2999, "run"),
-    ],
-    ids=["tokens", "money", "seconds", "calls", "tokens of a run"],
-)
-def test_a_budget_is_reserved_before_the_model_is_called(make: Make, budget: Budget) -> None:
+TOO_SMALL: list[Any] = [
+    Budget("b", "tokens", 2999, "day"),
+    Budget("b", "money", "0.013999", "day", "USD"),
+    Budget("b", "seconds", 29, "day"),
+    Budget("b", "calls", 0, "day"),
+    Budget("b", "tokens", 2999, "run"),
+]
+
+
+@pytest.mark.parametrize("budget", TOO_SMALL, ids=["tokens", "money", "seconds", "calls", "tokens of a run"])
+def test_a_budget_is_reserved_before_the_model_is_called(make: Any, budget: Budget) -> None:
     desk, vendor = make(budget), Vendor()
     with pytest.raises(BudgetExceeded) as exceeded:
         ask(desk, vendor, run="r")
@@ -62,16 +41,16 @@ def test_a_budget_is_reserved_before_the_model_is_called(make: Make, budget: Bud
     assert isinstance(exceeded.value, Stopped)
 
 
-def test_a_recorded_call_counts_even_beyond_its_budget(make: Make) -> None:
+def test_a_recorded_call_counts_even_beyond_its_budget(make: Any) -> None:
     """It took more than declared: all of it is spent, its row says done, and the next call exceeds the budget."""
     desk, vendor = make(Budget("small", "tokens", 1000, "day")), Vendor()
     assert ask(desk, vendor, max_tokens=10, input_tokens=10).over == ("small",)
-    assert (states(desk), usage_of(desk, "small")) == (["done"], (1500, 0))
+    assert (asking.states(desk), usage_of(desk, "small")) == (["done"], (1500, 0))
     assert not may(desk, vendor, max_tokens=0, input_tokens=0)
-    assert (vendor.calls, states(desk)) == (1, ["done"])
+    assert (vendor.calls, asking.states(desk)) == (1, ["done"])
 
 
-def test_an_exceeded_budget_reports_its_numbers(make: Make) -> None:
+def test_an_exceeded_budget_reports_its_numbers(make: Any) -> None:
     desk = make(MONEY)
     desk.clock.time = LAST_SECOND
     ask(desk, Vendor())
@@ -88,7 +67,7 @@ def test_an_exceeded_budget_reports_its_numbers(make: Make) -> None:
         assert said in str(error)
 
 
-def test_the_budget_of_a_run_is_each_runs_own_and_never_renews(make: Make) -> None:
+def test_the_budget_of_a_run_is_each_runs_own_and_never_renews(make: Any) -> None:
     desk = make(Budget("run", "calls", 1, "run"))
     with desk.step():
         ask(desk, Vendor())
@@ -103,7 +82,7 @@ def test_the_budget_of_a_run_is_each_runs_own_and_never_renews(make: Make) -> No
     assert calls(desk) == before
 
 
-def test_a_day_begins_at_midnight_utc(make: Make) -> None:
+def test_a_day_begins_at_midnight_utc(make: Any) -> None:
     desk = make(Budget("one", "calls", 1, "day"))
     desk.clock.time = LAST_SECOND
     assert [may(desk), may(desk)] == [True, False]
@@ -112,11 +91,11 @@ def test_a_day_begins_at_midnight_utc(make: Make) -> None:
     assert (usage_of(desk, "one", TODAY), usage_of(desk, "one", TOMORROW)) == ((1, 0), (1, 0))
 
 
-def test_a_call_over_midnight_counts_for_the_day_it_began(make: Make, tmp_path: Path) -> None:
+def test_a_call_over_midnight_counts_for_the_day_it_began(make: Any, tmp_path: Any) -> None:
     """Otherwise it could take more than was reserved for it."""
     desk = make(TOKENS, MONEY)
-    dearer = PRICES.replace("input = 1\noutput = 10", "input = 7\noutput = 70")
-    (tmp_path / "prices.toml").write_text(PRICES + dearer.replace("2026-01-01", TOMORROW))
+    dearer = asking.PRICES.replace("input = 1\noutput = 10", "input = 7\noutput = 70")
+    (tmp_path / "prices.toml").write_text(asking.PRICES + dearer.replace("2026-01-01", TOMORROW))
     desk.clock.time = LAST_SECOND
     with begin(desk, max_tokens=300, input_tokens=1200) as call:
         desk.clock.advance(60)
@@ -124,25 +103,21 @@ def test_a_call_over_midnight_counts_for_the_day_it_began(make: Make, tmp_path: 
     assert (usage_of(desk, "tokens", TODAY), usage_of(desk, "tokens", TOMORROW)) == ((1500, 0), (0, 0))
 
 
-def test_every_matching_budget_must_suffice(make: Make) -> None:
+def test_every_matching_budget_must_suffice(make: Any) -> None:
     mine = Budget("mine", "calls", 5, "day", models=("example-*",))
     desk = make(mine, Budget("theirs", "calls", 0, "day", models=("other-*",)), CALLS)
     assert [may(desk), may(desk)] == [True, True]
     with pytest.raises(BudgetExceeded, match="'calls'"):
         ask(desk, Vendor())
-    assert (usage_of(desk, "mine"), usage_of(desk, "calls"), usage_of(desk, "theirs")) == (
-        (2, 0),
-        (2, 0),
-        (0, 0),
-    )
+    assert [usage_of(desk, one) for one in ("mine", "calls", "theirs")] == [(2, 0), (2, 0), (0, 0)]
 
 
-def test_a_call_may_bring_a_budget_of_its_own(make: Make) -> None:
+def test_a_call_may_bring_a_budget_of_its_own(make: Any) -> None:
     desk, own = make(), [Budget("own", "calls", 1, "day")]
     assert [may(desk, budgets=own), may(desk, budgets=own), may(desk)] == [True, False, True]
 
 
-def test_a_limit_is_met_to_the_last_token_and_not_passed(make: Make) -> None:
+def test_a_limit_is_met_to_the_last_token_and_not_passed(make: Any) -> None:
     desk = make(Budget("exact", "tokens", 3000, "day"))
     with begin(desk) as call:
         assert not may(desk, max_tokens=1, input_tokens=0)
@@ -151,8 +126,8 @@ def test_a_limit_is_met_to_the_last_token_and_not_passed(make: Make) -> None:
     assert usage_of(desk, "exact") == (1500, 0)
 
 
-def test_time_is_counted_as_it_passed(make: Make) -> None:
-    desk = make(SECONDS)
+def test_time_is_counted_as_it_passed(make: Any) -> None:
+    desk = make(asking.SECONDS)
     with begin(desk, timeout=45.5) as call:
         assert usage_of(desk, "seconds") == (0, 45_500)
         desk.clock.advance(20.0001)
@@ -169,12 +144,12 @@ LEFT_OPEN = {
     "no prompt": (TOKENS, {"input_tokens": None}, "input_tokens"),
     "no answer, of money": (MONEY, {"max_tokens": None}, "max_tokens"),
     "neither": (MONEY, {"input_tokens": None, "max_tokens": None}, NEITHER),
-    "no time": (SECONDS, {"timeout": None}, "timeout"),
+    "no time": (asking.SECONDS, {"timeout": None}, "timeout"),
     "a negative answer": (TOKENS, {"max_tokens": -1}, "not -1"),
     "half a token": (TOKENS, {"max_tokens": 0.5}, "not 0.5"),
     "endless tokens": (TOKENS, {"max_tokens": 10**30}, "whole number up to"),
-    "endless time": (SECONDS, {"timeout": float("inf")}, "not inf"),
-    "no number of seconds": (SECONDS, {"timeout": float("nan")}, "not nan"),
+    "endless time": (asking.SECONDS, {"timeout": float("inf")}, "not inf"),
+    "no number of seconds": (asking.SECONDS, {"timeout": float("nan")}, "not nan"),
     "a prompt of an object": (TOKENS, {"input_tokens": None, "prompt": [object()]}, "say input_tokens"),
     "a prompt and its tokens": (TOKENS, {"prompt": "hello"}, "either input_tokens or prompt"),
     "a run without a name": (CALLS, {"run": ""}, "1 to 200 characters"),
@@ -185,20 +160,20 @@ LEFT_OPEN = {
 
 
 @pytest.mark.parametrize(("budget", "changes", "why"), LEFT_OPEN.values(), ids=LEFT_OPEN.keys())
-def test_what_cannot_be_weighed(make: Make, budget: Budget, changes: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_weighed(make: Any, budget: Budget, changes: dict[str, Any], why: str) -> None:
     desk, vendor = make(budget), Vendor()
     with pytest.raises(MisuseError, match=why):
         ask(desk, vendor, **{"model": MODEL} | changes)
     assert (vendor.calls, calls(desk)) == (0, [])
 
 
-def test_a_model_that_answers_for_another_is_paid_as_reserved(make: Make) -> None:
+def test_a_model_that_answers_for_another_is_paid_as_reserved(make: Any) -> None:
     desk = make(MONEY)
     record = ask(desk, Vendor(OPENAI_CHAT | {"model": "somebody-else"}))
     assert (record.cost, usage_of(desk, "money")) == (None, (14_000_000_000, 0))
 
 
-def test_a_prompt_is_bounded_by_its_bytes(make: Make) -> None:
+def test_a_prompt_is_bounded_by_its_bytes(make: Any) -> None:
     desk = make(TOKENS)
     messages = [{"role": "user", "content": "čau"}]
     with llm_call(MODEL, max_tokens=0, prompt=messages, runtime=desk.runtime) as call:
@@ -209,7 +184,7 @@ def test_a_prompt_is_bounded_by_its_bytes(make: Make) -> None:
 # --------------------------------------------------------------------------------------- names, files, journals
 
 
-def test_a_name_counts_one_thing_on_one_journal_and_its_limit_may_change(make: Make) -> None:
+def test_a_name_counts_one_thing_on_one_journal_and_its_limit_may_change(make: Any) -> None:
     desk = make(CALLS)
     assert [may(desk), may(desk)] == [True, True]
     other = make_desk(desk.folder, budgets=(Budget("calls", "tokens", 10_000, "day"),))
@@ -223,16 +198,14 @@ def test_a_name_counts_one_thing_on_one_journal_and_its_limit_may_change(make: M
             ask(wider, Vendor())
 
 
-def test_a_journal_of_before_budgets_is_given_their_tables(make: Make) -> None:
+def test_a_journal_of_before_budgets_is_given_their_tables(make: Any) -> None:
     desk = make(CALLS)
     refund = refund_tool(desk)
     desk.run((refund, "o-1", 100))
     desk.runtime.close()
-    old = sqlite3.connect(desk.runtime.settings.journal_path)
-    for table in ("llm_holds", "llm_calls", "spent", "budgets"):
-        old.execute(f"DROP TABLE {table}")
-    old.commit()
-    old.close()
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as old:
+        for table in ("llm_holds", "llm_calls", "spent", "budgets"):
+            old.execute(f"DROP TABLE {table}")
     with desk.restarted() as later:
         ask(later, Vendor())
         assert usage_of(later, "calls") == (1, 0)
@@ -258,7 +231,7 @@ BROKEN: dict[str, dict[str, str | None]] = {
 }
 
 
-def budget_file(folder: Path, **changes: str | None) -> Path:
+def budget_file(folder: Any, **changes: str | None) -> Any:
     path = folder / "budgets.toml"
     lines = [f"{name} = {value}" for name, value in (GOOD | changes).items() if value is not None]
     path.write_text("\n".join(["[[budget]]", *lines]))
@@ -266,7 +239,7 @@ def budget_file(folder: Path, **changes: str | None) -> Path:
 
 
 @pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN.keys())
-def test_broken_budgets_let_no_call_by(make: Make, tmp_path: Path, changes: dict[str, str | None]) -> None:
+def test_broken_budgets_let_no_call_by(make: Any, tmp_path: Any, changes: dict[str, str | None]) -> None:
     desk, vendor = make(budgets_path=budget_file(tmp_path, **changes)), Vendor()
     for _ in range(2):
         with pytest.raises(SettingsError):
@@ -275,7 +248,7 @@ def test_broken_budgets_let_no_call_by(make: Make, tmp_path: Path, changes: dict
     desk.run((refund_tool(desk), "o-1", 100))  # a program that calls no model does not depend on them
 
 
-def test_budgets_of_a_file_and_of_code_count_together(make: Make, tmp_path: Path) -> None:
+def test_budgets_of_a_file_and_of_code_count_together(make: Any, tmp_path: Any) -> None:
     desk = make(CALLS, budgets_path=budget_file(tmp_path, models='["example-*"]'))
     ask(desk, Vendor())
     with pytest.raises(BudgetExceeded, match="'a'"):
@@ -284,43 +257,24 @@ def test_budgets_of_a_file_and_of_code_count_together(make: Make, tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_two_cannot_take_the_same(place: JournalLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_cannot_take_the_same(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
-    cap = BudgetHold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
-    second_done = threading.Event()
-    looked: list[str] = []
-    look, unit = spending.shortage, Database.unit
+    cap, look = BudgetHold("cap", "tokens", "day", "", 100, "2026-11-23", 90), spending.shortage
+    others: list[Any] = []
+
+    def reserve(name: str) -> object:
+        with closing(Journal(place)) as journal:
+            return journal.spending.reserve(name, None, MODEL, [cap])
 
     def look_and_wait(*given: Any) -> Any:
         found = look(*given)
-        looked.append(threading.current_thread().name)
-        if looked == ["first"]:
-            second_done.wait(0.5)  # in vain, where the second has to wait for the first
+        if not others:
+            others.append(pool.submit(reserve, "second"))
+            wait(others, 0.5)  # in vain, as looking and taking are one unit
         return found
 
-    def unit_and_wait(self: Database, *, durable: bool) -> Any:
-        if looked and threading.current_thread().name == "first":
-            second_done.wait(5)  # never, where looking and taking are one unit
-        return unit(self, durable=durable)
-
-    def reserve(name: str) -> object:
-        threading.current_thread().name = name
-        if name == "second":
-            while not looked:
-                time.sleep(0.001)
-        journal = Journal(place)
-        try:
-            return journal.spending.reserve(name, None, MODEL, [cap])
-        finally:
-            journal.close()
-            if name == "second":
-                second_done.set()
-
     monkeypatch.setattr(spending, "shortage", look_and_wait)
-    monkeypatch.setattr(Database, "unit", unit_and_wait)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(reserve, ["first", "second"])
-    assert (first, second) == (None, spending.Shortage(cap, 0, 90))
-    journal = Journal(place)
-    assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]
-    journal.close()
+    with ThreadPoolExecutor(1) as pool:
+        assert (reserve("first"), others[0].result()) == (None, spending.Shortage(cap, 0, 90))
+    with closing(Journal(place)) as journal:
+        assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]

@@ -1,10 +1,7 @@
 """`countersign budget list | calls | settle`: what is shown of budgets and calls, and what is hidden."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +29,7 @@ models = ["other-*"]
 
 
 @pytest.fixture
-def desk_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def desk_of_today(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """A journal with calls of today: one done, one never made, one unknown, one of long ago.
 
     The command line and this journal share the desk's clock, so the day cannot end in the middle of a test.
@@ -111,9 +108,7 @@ def test_an_exceeded_budget_is_marked(desk_of_today: Desk) -> None:
     assert (today["spent"], today["left"], today["over"]) == ("15900", "0", True)
 
 
-def test_a_file_or_a_journal_that_is_gone_is_named(
-    desk_of_today: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_or_a_journal_that_is_gone_is_named(desk_of_today: Desk, monkeypatch: Any) -> None:
     for variable in ("COUNTERSIGN_BUDGETS", "COUNTERSIGN_JOURNAL"):
         monkeypatch.setenv(variable, "/nowhere")
         result = CliRunner().invoke(app, ["budget", "list"])
@@ -127,13 +122,11 @@ def refused(*words: str) -> str:
     return result.stderr
 
 
-@pytest.mark.parametrize(
-    ("answer", "state", "spent", "reserved"),
-    [("--made", "done", "2750", "0"), ("--not-made", "released", "2650", "0")],
-)
-def test_a_person_settles_a_call(
-    desk_of_today: Desk, answer: str, state: str, spent: str, reserved: str
-) -> None:
+SETTLED: list[Any] = [("--made", "done", "2750", "0"), ("--not-made", "released", "2650", "0")]
+
+
+@pytest.mark.parametrize(("answer", "state", "spent", "reserved"), SETTLED)
+def test_a_person_settles(desk_of_today: Desk, answer: str, state: str, spent: str, reserved: str) -> None:
     unknown = said("calls")[0]
     (now,) = said("settle", unknown["call_id"][:8], answer)
     assert (now["call_id"], now["state"]) == (unknown["call_id"], state)
@@ -146,7 +139,7 @@ def test_a_person_settles_a_call(
     assert (said("list")[0], said("calls")) == (today, ended)
 
 
-def test_what_a_killed_process_reserved_is_settled_once_it_cannot_be_under_way(desk_of_today: Desk) -> None:
+def test_what_a_killed_process_reserved_is_settled_once_it_is_old(desk_of_today: Desk) -> None:
     now = desk_of_today.clock.time
     hold = BudgetHold("a-day", "tokens", "day", "", 10_000, day_of(now).isoformat(), 70)
     for name, ago in (("aaaaaaaa-young", 60), ("bbbbbbbb-older", 3700)):

@@ -1,9 +1,5 @@
 """The examples of docs/how-to/model-costs.md work unchanged."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,19 +16,19 @@ PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "do
 (PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/how-to/model-costs.md")
 
 
-def a_desk(folder: Path, budgets: str) -> Any:
+def a_desk(folder: Any, budgets: str) -> Any:
     (folder / "prices.toml").write_text(PRICES)
     (folder / "budgets.toml").write_text(budgets)
     assert load_prices(folder / "prices.toml") and load_budgets(folder / "budgets.toml")
     return make_desk(folder, prices_path=folder / "prices.toml", budgets_path=folder / "budgets.toml")
 
 
-def run(create: Callable[..., Any]) -> None:
+def run(create: Any) -> None:
     client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
     exec(PROGRAM, {"client": client, "messages": [{"role": "user", "content": "Hello"}]})
 
 
-def test_the_program_of_the_page_is_counted_by_the_files_of_the_page(tmp_path: Path) -> None:
+def test_the_program_of_the_page_is_counted_by_the_files_of_the_page(tmp_path: Any) -> None:
     desk = a_desk(tmp_path, BUDGETS.replace('per = "run"', 'per = "day"'))
     sent: list[dict[str, Any]] = []
 
@@ -51,7 +47,7 @@ def test_the_program_of_the_page_is_counted_by_the_files_of_the_page(tmp_path: P
 
 
 @pytest.mark.parametrize(("per", "refused"), [("run", "belongs to none"), ("day", "0.0001")])
-def test_the_program_of_the_page_respects_its_budget(tmp_path: Path, per: str, refused: str) -> None:
+def test_the_program_of_the_page_respects_its_budget(tmp_path: Any, per: str, refused: str) -> None:
     budgets = BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"').replace('"run"', f'"{per}"')
     desk = a_desk(tmp_path, budgets)
     with desk.runtime, use_runtime(desk.runtime), pytest.raises(Exception, match=refused):

@@ -1,7 +1,5 @@
 """A response is read as its vendor counts and priced from a file; what neither says is unknown, and never zero."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from decimal import Decimal
@@ -15,22 +13,8 @@ import countersign.llm
 from countersign import SettingsError, Usage, UsageUnknown
 from countersign.llm.prices import PICOS, Price, Prices, load_prices
 from countersign.llm.usage import Billed, read_usage
-from tests.fakes.llm_answers import (
-    ANTHROPIC,
-    ANTHROPIC_STREAM_END,
-    GOOGLE,
-    GOOGLE_BLOCKED,
-    OLLAMA,
-    OPENAI_CHAT,
-    OPENAI_RESPONSES,
-    OPENAI_STREAM_COMPLETED,
-    OPENAI_STREAM_END,
-    SECRET,
-    as_object,
-    google_object,
-    with_count,
-    without,
-)
+from tests.fakes import llm_answers as answers
+from tests.fakes.llm_answers import SECRET, as_object, google_object, with_count, without
 
 CHAT = Usage(
     provider="openai", model="example-small-2026-01-15", finish_reasons=("stop",), input_tokens=1200,
@@ -54,13 +38,16 @@ LOCAL = Usage(
 )  # fmt: skip
 
 READ: dict[str, tuple[Any, Usage]] = {
-    "chat completions": (OPENAI_CHAT, CHAT),
-    "responses": (OPENAI_RESPONSES, RESPONSES),
-    "Anthropic": (ANTHROPIC, MESSAGE),
-    "Ollama": (OLLAMA, LOCAL),
+    "chat completions": (answers.OPENAI_CHAT, CHAT),
+    "responses": (answers.OPENAI_RESPONSES, RESPONSES),
+    "Anthropic": (answers.ANTHROPIC, MESSAGE),
+    "Ollama": (answers.OLLAMA, LOCAL),
 }
 OBJECTS = {f"{name}, an object": (as_object(answer), usage) for name, (answer, usage) in READ.items()}
-READ |= OBJECTS | {"Google, over the wire": (GOOGLE, GEMINI), "Google, its client": (google_object(), GEMINI)}
+READ |= OBJECTS | {
+    "Google, over the wire": (answers.GOOGLE, GEMINI),
+    "Google, its client": (google_object(), GEMINI),
+}
 
 
 @pytest.mark.parametrize(("answer", "expected"), READ.values(), ids=READ.keys())
@@ -71,35 +58,35 @@ def test_every_vendor_is_read_as_it_counts(answer: Any, expected: Usage) -> None
 
 @pytest.mark.parametrize("to", [lambda one: one, as_object], ids=["dict", "object"])
 def test_the_last_usage_of_a_stream_is_read(to: Any) -> None:
-    chunk = read_usage(to(OPENAI_STREAM_END))
+    chunk = read_usage(to(answers.OPENAI_STREAM_END))
     assert (chunk.billed, chunk.cached_tokens, chunk.finish_reasons) == (Billed(20, 0, 0, 7), None, ())
-    event = read_usage(to(OPENAI_STREAM_COMPLETED))
+    event = read_usage(to(answers.OPENAI_STREAM_COMPLETED))
     assert (event.billed, event.finish_reason) == (Billed(372, 128, 0, 250), "completed")
-    delta = read_usage(to(ANTHROPIC_STREAM_END))
+    delta = read_usage(to(answers.ANTHROPIC_STREAM_END))
     assert (delta.billed, delta.finish_reason, delta.model) == (Billed(30, 0, 0, 12), "tool_use", None)
 
 
 def test_google_totals_cover_responses_without_candidates() -> None:
-    blocked = read_usage(GOOGLE_BLOCKED)
+    blocked = read_usage(answers.GOOGLE_BLOCKED)
     assert (blocked.output_tokens, blocked.billed) == (0, Billed(9, 0, 0, 0))
-    thoughts = read_usage(without(GOOGLE, "usageMetadata", "candidatesTokenCount"))
+    thoughts = read_usage(without(answers.GOOGLE, "usageMetadata", "candidatesTokenCount"))
     assert (thoughts.output_tokens, thoughts.billed) == (40, Billed(113, 512, 0, 200))
 
 
 def test_several_choices_finish_for_several_reasons() -> None:
-    (one,) = OPENAI_CHAT["choices"]
-    two = OPENAI_CHAT | {"choices": [one, one | {"finish_reason": "length"}]}
+    (one,) = answers.OPENAI_CHAT["choices"]
+    two = answers.OPENAI_CHAT | {"choices": [one, one | {"finish_reason": "length"}]}
     assert read_usage(two).finish_reasons == ("stop", "length")
 
 
 THOUGHT = {"message": {"content": "Done.", "reasoning_content": SECRET}}
 REASONED = {
-    "responses": (OPENAI_RESPONSES, SECRET),
-    "Anthropic": (as_object(ANTHROPIC), SECRET),
+    "responses": (answers.OPENAI_RESPONSES, SECRET),
+    "Anthropic": (as_object(answers.ANTHROPIC), SECRET),
     "Google": (google_object(), SECRET),
-    "Ollama": (OLLAMA, SECRET),
-    "chat completions of others": (OPENAI_CHAT | {"choices": [THOUGHT]}, SECRET),
-    "chat completions keep theirs": (OPENAI_CHAT, None),
+    "Ollama": (answers.OLLAMA, SECRET),
+    "chat completions of others": (answers.OPENAI_CHAT | {"choices": [THOUGHT]}, SECRET),
+    "chat completions keep theirs": (answers.OPENAI_CHAT, None),
 }
 
 
@@ -111,40 +98,36 @@ def test_reasoning_is_read_only_on_request(answer: Any, said: str | None) -> Non
 
 
 def prompt(tokens: Any) -> dict[str, Any]:
-    return with_count(OPENAI_CHAT, tokens, "usage", "prompt_tokens")
+    return with_count(answers.OPENAI_CHAT, tokens, "usage", "prompt_tokens")
 
 
+CACHED = ("usage", "prompt_tokens_details", "cached_tokens")
+TOTAL = ("usageMetadata", "totalTokenCount")
 UNREADABLE: dict[str, tuple[Any, str]] = {
     "nothing": (None, "usage.prompt_tokens"),
     "text": ("Done.", "usage.prompt_tokens"),
     "an empty dict": ({}, "done=true with prompt_eval_count"),
     "a mock that has every attribute": (MagicMock(), "usage_metadata.prompt_token_count"),
-    "a chunk before the last": (OPENAI_STREAM_END | {"usage": None}, "usage.prompt_tokens"),
+    "a chunk before the last": (answers.OPENAI_STREAM_END | {"usage": None}, "usage.prompt_tokens"),
     "an event before the last": ({"type": "response.output_text.delta", "delta": "Do"}, "usage.input_tokens"),
-    "a chunk of Ollama before the last": (OLLAMA | {"done": False}, "done=true"),
-    "chat without a completion": (without(OPENAI_CHAT, "usage", "completion_tokens"), "completion_tokens"),
+    "a chunk of Ollama before the last": (answers.OLLAMA | {"done": False}, "done=true"),
+    "no completion": (without(answers.OPENAI_CHAT, "usage", "completion_tokens"), "completion_tokens"),
     "a prompt of true tokens": (prompt(True), "usage.prompt_tokens"),
     "a prompt of -1 tokens": (prompt(-1), "usage.prompt_tokens"),
     "a prompt of 1.5 tokens": (prompt(1.5), "usage.prompt_tokens"),
     "a prompt of text": (prompt("12"), "usage.prompt_tokens"),
     "more tokens than there are": (prompt(10**30), "usage.prompt_tokens"),
-    "more cached than sent": (
-        with_count(OPENAI_CHAT, 1201, "usage", "prompt_tokens_details", "cached_tokens"),
-        "usage.prompt_tokens",
-    ),
-    "a response without usage": (OPENAI_RESPONSES | {"usage": None}, "usage.input_tokens"),
-    "a response that lacks its input": (without(OPENAI_RESPONSES, "usage", "input_tokens"), "input_tokens"),
-    "the beginning of a message": (without(ANTHROPIC_STREAM_END, "usage", "input_tokens"), '"message_delta"'),
+    "more cached than sent": (with_count(answers.OPENAI_CHAT, 1201, *CACHED), "usage.prompt_tokens"),
+    "a response without usage": (answers.OPENAI_RESPONSES | {"usage": None}, "usage.input_tokens"),
+    "a response without input": (without(answers.OPENAI_RESPONSES, "usage", "input_tokens"), "input_tokens"),
+    "a beginning": (without(answers.ANTHROPIC_STREAM_END, "usage", "input_tokens"), '"message_delta"'),
     "usage that names no vendor": ({"usage": {"input_tokens": 1, "output_tokens": 1}}, 'object="response"'),
-    "Google without candidates or total": (
-        without(GOOGLE_BLOCKED, "usageMetadata", "totalTokenCount"),
+    "Google without a total": (
+        without(answers.GOOGLE_BLOCKED, *TOTAL),
         "candidates_token_count or total_token_count",
     ),
-    "Google with a total that is too small": (
-        with_count(GOOGLE_BLOCKED, 3, "usageMetadata", "totalTokenCount"),
-        "total_token_count",
-    ),
-    "Ollama with its prompt still in its cache": (without(OLLAMA, "prompt_eval_count"), "prompt_eval_count"),
+    "Google, its total too small": (with_count(answers.GOOGLE_BLOCKED, 3, *TOTAL), "total_token_count"),
+    "Ollama, its prompt in its cache": (without(answers.OLLAMA, "prompt_eval_count"), "prompt_eval_count"),
     "a type that is a list": ({"type": ["message"], "object": {}}, "usage.prompt_tokens"),
 }
 
@@ -153,8 +136,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 def test_what_does_not_say_is_an_error_and_never_zero(answer: Any, looked_for: str) -> None:
     with pytest.raises(UsageUnknown) as error:
         read_usage(answer)
-    assert looked_for in str(error.value)
-    assert type(answer).__name__ in str(error.value)
+    assert looked_for in str(error.value) and type(answer).__name__ in str(error.value)
     usage = read_usage(answer, unknown_tokens=True)
     assert usage.billed is None
     assert 0 not in {usage.input_tokens, usage.output_tokens}

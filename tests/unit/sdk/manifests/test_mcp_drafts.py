@@ -1,7 +1,5 @@
 """Drafts from an MCP server's `tools/list`: taken as far as they go, never at the server's word."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,11 @@ from countersign.contract import load_manifest
 from countersign.contract.json_schema import validator_of
 from countersign.errors import MisuseError
 from countersign.manifests.mcp_closed_schemas import ANY_VALUE
-from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
+from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
 from policy_service.facts.manifests import InputCodec
 
 SKU = {"type": "object", "properties": {"sku": {"type": "string"}}}
+TEXT = {"type": "string"}
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 REFUND: dict[str, Any] = {
     "name": "refund",
@@ -45,7 +44,7 @@ def listing(*tools: Any) -> bytes:
     return json.dumps({"tools": list(tools)}).encode()
 
 
-def drafted(tool: dict[str, Any]) -> McpDraft:
+def drafted(tool: dict[str, Any]) -> Any:
     ((draft,), _) = mcp_drafts(listing(tool))
     return draft
 
@@ -55,9 +54,7 @@ def schema(**properties: Any) -> dict[str, Any]:
 
 
 def test_a_draft_is_closed_careful_and_in_the_servers_words() -> None:
-    manifest = drafted(REFUND).manifest
-    assert manifest is not None
-    assert manifest.to_json() == {
+    assert drafted(REFUND).manifest.to_json() == {
         "tool": "refund",
         "title": "Refund a payment",
         "description": "What the MCP server says about this tool; it is not reviewed: Gives money back.",
@@ -112,25 +109,23 @@ def test_the_listing_may_come_in_any_of_its_forms(value: Any) -> None:
     assert "more tools follow" in notes[0]
 
 
+def required(**types: str) -> dict[str, Any]:
+    return {"required": [*types], "properties": {name: {"type": kind} for name, kind in types.items()}}
+
+
 RESOURCES = {
-    "an id": ({"required": ["id"], "properties": {"id": {"type": "string"}}}, ("T", "/id")),
-    "in camel case": (
-        {"required": ["userId"], "properties": {"userId": {"type": "integer"}}},
-        ("UserRecord", "/userId"),
-    ),
-    "an optional id counts for nothing": ({"properties": {"order_id": {"type": "string"}}}, ("Tool", "const:t")),
-    "the first text": (
-        {"required": ["n", "path"], "properties": {"n": {"type": "integer"}, "path": {"type": "string"}}},
-        ("Path", "/path"),
-    ),
+    "an id": (required(id="string"), ("T", "/id")),
+    "in camel case": (required(userId="integer"), ("UserRecord", "/userId")),
+    "an optional id counts for nothing": ({"properties": {"order_id": TEXT}}, ("Tool", "const:t")),
+    "the first text": (required(n="integer", path="string"), ("Path", "/path")),
     "nothing": ({}, ("Tool", "const:t")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("members", "expected"), RESOURCES.values(), ids=RESOURCES)
 def test_the_resource_is_guessed_by_a_rule(members: dict[str, Any], expected: tuple[str, str]) -> None:
     manifest = drafted({"name": "t", "inputSchema": {"type": "object", **members}}).manifest
-    assert manifest is not None and (manifest.resource.type, manifest.resource.id) == expected
+    assert (manifest.resource.type, manifest.resource.id) == expected
 
 
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -149,11 +144,9 @@ FREE: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize(("given", "written", "note"), FREE.values(), ids=FREE)
-def test_a_free_form_argument_is_drafted_with_a_note_that_policy_cannot_see_it(
-    given: Any, written: Any, note: str
-) -> None:
+def test_a_free_form_argument_is_drafted_with_a_note(given: Any, written: Any, note: str) -> None:
     draft = drafted(schema(x=given))
-    assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": written}
+    assert draft.manifest.args["properties"] == {"x": written}
     assert InputCodec(draft.manifest).possible_unseen == {"x"}
     (reported,) = [one for one in draft.notes if one.startswith(f"/inputSchema/properties/x: {note}")]
     assert "requires the group `unseen`" in reported
@@ -169,7 +162,7 @@ NOTHING = {
 @pytest.mark.parametrize("given", NOTHING.values(), ids=NOTHING)
 def test_a_schema_that_allows_nothing_is_kept(given: Any) -> None:
     draft = drafted(schema(x=given))
-    assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": given}
+    assert draft.manifest.args["properties"] == {"x": given}
     assert not [one for one in draft.notes if "anything" in one or "any keys" in one]
 
 
@@ -179,10 +172,7 @@ MULTIPLIED = OBJECT | {
     "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(30)}
     | {"30": {"type": "string"}},
 }
-MANY = OBJECT | {
-    "properties": {f"a{n}": {"type": "string"} for n in range(1_000)},
-    "anyOf": [{"required": ["a1"]}] * 1_000,
-}
+MANY = OBJECT | {"properties": {f"a{n}": TEXT for n in range(1_000)}, "anyOf": [{"required": ["a1"]}] * 1_000}
 NO_ARGUMENT: dict[str, tuple[Any, str]] = {
     "a tuple as it was in draft 7": ({"type": "array", "items": [{}]}, "/items is not JSON Schema 2020-12"),
     "required as it was in draft 3": ({"type": "string", "required": True}, "/required is not JSON Schema 2020-12"),
@@ -206,10 +196,7 @@ NO_ARGUMENT: dict[str, tuple[Any, str]] = {
     "a schema that is none": ([1], " is not JSON Schema 2020-12"),
 }  # fmt: skip
 NO_INPUT: dict[str, tuple[Any, str]] = {
-    "arguments of any name": (
-        OBJECT | {"additionalProperties": {"type": "string"}},
-        ": takes arguments of any",
-    ),
+    "arguments of any name": (OBJECT | {"additionalProperties": TEXT}, ": takes arguments of any name"),
     "some argument of any name": (OBJECT | {"minProperties": 1}, ": takes arguments of any name"),
     "a definition that applies to itself": (ITSELF, "/$defs/x/anyOf/0: 'x' applies to itself"),
     "definitions that multiply": (MULTIPLIED, ": combines too many subschemas"),
@@ -244,9 +231,6 @@ def test_what_cannot_be_drafted_is_named_with_advice(tool: dict[str, Any], messa
     draft = drafted(tool)
     assert draft.manifest is None
     assert any(message in problem for problem in draft.problems), draft.problems
-
-
-TEXT = {"type": "string"}
 
 
 def argument(x: Any) -> Any:
@@ -315,11 +299,8 @@ COMPOSED: dict[str, tuple[Any, list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize(("given", "taken", "refused"), COMPOSED.values(), ids=COMPOSED)
-def test_a_composed_schema_is_closed_once_and_keeps_its_meaning(
-    given: Any, taken: list[Any], refused: list[Any]
-) -> None:
+def test_a_composed_schema_is_closed_once_and_keeps_its_meaning(given: Any, taken: Any, refused: Any) -> None:
     manifest = drafted({"name": "t", "inputSchema": given}).manifest
-    assert manifest is not None
     closed = validator_of(manifest.args)
     assert [one for one in taken if not closed.is_valid(one)] == []
     assert [one for one in refused if closed.is_valid(one)] == []
@@ -332,7 +313,7 @@ def test_what_a_definition_always_describes_is_typed_for_policy() -> None:
         "$defs": {"Args": {"properties": {"amount": {"type": "integer"}}, "required": ["amount"]}},
     }
     manifest = drafted({"name": "t", "inputSchema": args}).manifest
-    assert manifest is not None and manifest.args["required"] == ["amount"]
+    assert manifest.args["required"] == ["amount"]
     assert InputCodec(manifest).encode({"amount": 5}).input == {"amount": 5}
 
 
@@ -346,7 +327,7 @@ def test_definitions_that_no_argument_reaches_keep_no_tool_out() -> None:
         "unused_too": {"$ref": "https://elsewhere/x.json"},
     }
     manifest = drafted(tool).manifest
-    assert manifest is not None and manifest.args["$defs"] == reached
+    assert manifest.args["$defs"] == reached
 
 
 @pytest.mark.parametrize("name", ["read", "approve", "stop"])
@@ -363,7 +344,7 @@ def test_a_tool_of_any_name_is_drafted(name: str) -> None:
 def test_words_of_any_kind_make_a_sound_sentence() -> None:
     long = {f"argument_{n}": {"type": "string"} for n in range(100)}
     manifest = drafted(schema(**long, **{"{x": {"type": "string"}}) | {"title": "Take {all}", "description": "d" * 9_000}).manifest  # noqa: E501 # fmt: skip
-    assert manifest is not None and manifest.sentence.startswith("Take {{all}}: argument_0 {argument_0}, ")
+    assert manifest.sentence.startswith("Take {{all}}: argument_0 {argument_0}, ")
     assert len(manifest.description) == 4_000
 
 
@@ -396,11 +377,9 @@ def test_an_odd_tool_keeps_no_other_one_out(tool: Any, message: str) -> None:
 
 
 def test_what_no_call_is_held_against_may_hold_anything() -> None:
-    tool = schema(x={"type": "integer", "default": BIG, "examples": [BIG]}) | {
-        "outputSchema": {"maximum": BIG}
-    }
-    manifest = drafted(tool).manifest
-    assert manifest is not None and manifest.args["properties"] == {"x": {"type": "integer"}}
+    tool = schema(x={"type": "integer", "default": BIG, "examples": [BIG]})
+    manifest = drafted(tool | {"outputSchema": {"maximum": BIG}}).manifest
+    assert manifest.args["properties"] == {"x": {"type": "integer"}}
 
 
 @pytest.mark.parametrize(
@@ -472,8 +451,7 @@ def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, 
     odd = [schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT}]
     file.write_bytes(listing(REFUND, *odd))
     done = run("--mcp", file, "--out", tmp_path / "out")
-    assert done.exit_code == 1
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["refund.json"]
+    assert (done.exit_code, [path.name for path in (tmp_path / "out").iterdir()]) == (1, ["refund.json"])
     assert "t: no draft" in done.output and "x/$dynamicRef: is not allowed" in done.output
     assert "\x1b" not in done.output
 

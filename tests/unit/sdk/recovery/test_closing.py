@@ -1,15 +1,12 @@
 """Partly kept live work is closed by a person who has resolved it, and never by the SDK."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, resume, run_transaction
+from countersign import FilesAdapter, SQLiteAdapter, errors, resume, run_transaction
 from countersign.cli import journal as cli_journal
 from countersign.cli.app import app
 from countersign.commit.compensation import Compensator
@@ -17,29 +14,16 @@ from countersign.concurrency import run_sync
 from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.recovery.recovery import resume_one
-from tests.fakes.desk import (
-    Desk,
-    answering_tool,
-    charge_tools,
-    effect_rows,
-    failing_tool,
-    live_states,
-    note_tool,
-    notes_database,
-    notes_in,
-    refund_tool,
-    service_states,
-)
+from tests.fakes.desk import Desk, answering_tool, failing_tool, listed, live_states, notes_in, service_states
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.recovery.test_lost_live_work import dies_before_files_commit
 
-Live = Callable[[str, str], Any]
 SAID = {"by": "Ada", "why": "deleted the note by hand"}
 AS_NOTED = "closed by Ada at 2027-01-15T08:00:00Z: deleted the note by hand (before: "
 
 
-def left_in_part(desk: Desk, both: tuple[Live, Live], *staged: tuple[Any, ...]) -> str:
+def left_in_part(desk: Desk, both: Any, *staged: tuple[Any, ...]) -> str:
     txn = desk.run(*((live, "o-1", "hello") for live in both), *staged, raises=errors.LiveCommitFailed)
     assert txn.state == "unsettled"
     return str(txn.txn)
@@ -59,30 +43,25 @@ def said(desk: Desk, *args: str) -> Result:
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("staged", ["nothing", "fired effects in effect", "what was taken back"])
-def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live], staged: str) -> None:
-    refund, charge, ran = refund_tool(desk), charge_tools(desk), list[Transaction]()
+def test_it_is_closed_with_who_and_why(desk: Desk, both: Any, refund: Any, charge: Any, staged: str) -> None:
+    ran: list[Any] = []
     calls = {"nothing": [], "fired effects in effect": [refund], "what was taken back": [charge]}[staged]
     txn, done = left_in_part(desk, both, *((call, "o-1", 100) for call in calls)), len(desk.done)
     if staged == "nothing":
         resume(desk.runtime)  # reports what was in effect before
     state, note = closed(desk, txn[:8])
     assert (state, (note or "").startswith(AS_NOTED)) == ("closed", True), note
-    assert (
-        "its live effects in notes were kept, and those in other were lost)" in str(note)
-    ) or staged != "nothing"
+    assert "in notes were kept, and those in other were lost)" in str(note) or staged != "nothing"
     row = desk.runtime.journal.database.row("SELECT kind FROM chain WHERE txn = ? ORDER BY id DESC", (txn,))
     assert row is not None and row["kind"] == "closed"
     assert verify(desk.runtime.settings.journal_path).sound
     assert resume(desk.runtime) == []
     looked = run_sync(resume_one(desk.runtime.engine(desk.runtime.sync_executor()), txn))
     assert (looked.after, looked.needs_attention) == ("closed", False)
-    assert looked.note == "another process has finished it"
     for _ in range(2):
-        with pytest.raises(
-            errors.AlreadyRedeemed, match=r"outcome closed\): closed by Ada at 2027"
-        ) as reported:
+        with pytest.raises(errors.AlreadyRedeemed, match=r"outcome closed\): closed by Ada") as reported:
             run_transaction(ran.append, key="t-1", wait=60, runtime=desk.runtime)
-        assert reported.value.finished and "nothing was fired now" in str(reported.value)
+        assert reported.value.finished
     assert (ran, len(desk.done), notes_in(desk.folder / "notes.db")) == ([], done, [("o-1", "hello")])
     assert live_states(desk) == ["live", "live"]
     with pytest.raises(errors.MisuseError, match="is closed; only one that is unsettled"):
@@ -103,9 +82,9 @@ WRONG = [
 ]
 
 
-def test_who_and_why_must_be_said_and_it_is_named_by_its_id(desk: Desk, both: tuple[Live, Live]) -> None:
+def test_who_and_why_must_be_said_and_it_is_named_by_its_id(desk: Desk, both: Any, refund: Any) -> None:
     txn = left_in_part(desk, both)
-    desk.run((refund_tool(desk), "o-1", 100), key="abcdefgh")
+    desk.run((refund, "o-1", 100), key="abcdefgh")
     for said, says in WRONG:
         with pytest.raises(errors.MisuseError, match=says):
             closed(desk, txn, **said)
@@ -121,51 +100,42 @@ def test_what_is_not_unsettled_is_refused(desk: Desk, refund: Any) -> None:
     with pytest.raises(ZeroDivisionError), desk.step("ended") as ended:
         raise ZeroDivisionError
     for one, state in ((settled, "settled"), (parked, "review"), (ended, "ended")):
-        with pytest.raises(
-            errors.MisuseError, match=f"is {state}; only one that is unsettled for its live effects"
-        ):
+        with pytest.raises(errors.MisuseError, match=f"is {state}; only one that is unsettled for its live"):
             closed(desk, one.txn)
     (found,) = resume(desk.runtime)
     assert (found.run_key, found.waiting) == ("parked", True)
 
 
-def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> None:
+def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk, refund: Any) -> None:
     """Also what fired and could not be taken back, without any live work."""
-    refund, unknown = refund_tool(desk), failing_tool(desk, ZeroDivisionError())
+    unknown = failing_tool(desk, ZeroDivisionError())
     fails = failing_tool(desk, ZeroDivisionError(), "fails", failure_means="not_done", acts=False)
     doubt = desk.run((unknown, "o-1"), raises=errors.OutcomeUnknown)
     kept = desk.run((refund, "o-1", 100), (fails, "o-1"), key="t-2", raises=errors.CountersignError)
     assert (doubt.state, kept.state) == ("unsettled", "unsettled")
-    with pytest.raises(
-        errors.MisuseError, match=r"there is still notify#1 unknown: people settle that in the serv"
-    ):
+    with pytest.raises(errors.MisuseError, match="there is still notify#1 unknown: people settle that"):
         closed(desk, doubt.txn)
     with pytest.raises(errors.MisuseError, match="is not unsettled for its live effects; people settle it"):
         closed(desk, kept.txn)
 
 
-def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
-    charge = charge_tools(desk)
+def test_unwinding_comes_first(desk: Desk, both: Any, charge: Any, monkeypatch: Any) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(Compensator, "_permit", away)
         txn = left_in_part(desk, both, (charge, "o-1", 100))
-        with pytest.raises(
-            errors.MisuseError, match=r"still charge#1 compensating: .* `countersign resume --to"
-        ):
+        with pytest.raises(errors.MisuseError, match=r"still charge#1 compensating: .* `countersign resume"):
             closed(desk, txn)
     (found,) = resume(desk.runtime)
     assert (found.after, [what for what, *_ in desk.done]) == ("unsettled", ["charge", "void"])
     assert closed(desk, txn)[0] == "closed"
 
 
-def test_nor_is_what_a_person_has_to_settle_in_the_service(desk: Desk, both: tuple[Live, Live]) -> None:
+def test_nor_is_what_a_person_has_to_settle_in_the_service(desk: Desk, both: Any) -> None:
     answering_tool(desk, errors.NotDone("it is too late"), name="void_late")
     undone: Any = {"compensate": "void_late", "compensation_map": {"order_id": "args:/order_id"}}
     charge = answering_tool(desk, None, name="charge_late", **undone)
     txn = left_in_part(desk, both, (charge, "o-1"))
-    with pytest.raises(
-        errors.MisuseError, match=r"still charge_late#1 compensation_failed: people settle that"
-    ):
+    with pytest.raises(errors.MisuseError, match="still charge_late#1 compensation_failed: people settle"):
         closed(desk, txn)
 
 
@@ -173,9 +143,8 @@ async def away(*_: object) -> None:
     raise errors.ServiceUnavailable("a redemption", "it is away")
 
 
-def test_an_effect_that_is_never_compensated_stays(desk: Desk, both: tuple[Live, Live]) -> None:
+def test_an_effect_that_is_never_compensated_stays(desk: Desk, both: Any, charge: Any) -> None:
     """Where live effects are in doubt, recovery takes nothing back that was not being taken back before."""
-    charge = charge_tools(desk)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 20
     txn = left_in_part(desk, both, (charge, "o-1", 100))
     desk.face.faults.clear()
@@ -183,23 +152,21 @@ def test_an_effect_that_is_never_compensated_stays(desk: Desk, both: tuple[Live,
     assert (found.after, len(desk.done), closed(desk, txn)[0]) == ("unsettled", 1, "closed")
 
 
-def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
+def test_what_was_not_begun_is_unused(desk: Desk, note: Any, refund: Any, monkeypatch: Any) -> None:
     with full_after(desk.runtime.journal, 0):
         txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), raises=errors.JournalError)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done, closed(desk, txn.txn)[0]) == ("unsettled", [], "closed")
-    (row,) = effect_rows(desk)
-    assert (row.state, row.error) == ("unused", "a person closed its transaction before it was begun")
+    ended = ("unused", "a person closed its transaction before it was begun")
+    assert listed(desk, "state, error", "lane = 'staged'") == [ended]
     assert (resume(desk.runtime), service_states(desk, txn.txn), desk.done) == ([], ["unused"], [])
 
 
-def test_a_living_owner_keeps_it_and_a_refusal_frees_it(desk: Desk, both: tuple[Live, Live]) -> None:
+def test_a_living_owner_keeps_it_and_a_refusal_frees_it(desk: Desk, both: Any) -> None:
     txn = left_in_part(desk, both)
     with desk.another_process() as worker:
-        lease = worker.journal.leases.acquire(txn)
-        assert not isinstance(lease, str)
+        lease: Any = worker.journal.leases.acquire(txn)
         with pytest.raises(errors.TransactionBusy, match="'t-1' is being run by"):
             closed(desk, txn)
         worker.journal.leases.release(lease)
@@ -212,16 +179,15 @@ def test_a_living_owner_keeps_it_and_a_refusal_frees_it(desk: Desk, both: tuple[
 
 
 @pytest.mark.tampers
-def test_a_record_that_is_not_as_it_was_written_is_left(desk: Desk, both: tuple[Live, Live]) -> None:
-    txn = left_in_part(desk, both, (refund_tool(desk), "o-1", 100))
+def test_a_record_that_is_not_as_it_was_written_is_left(desk: Desk, both: Any, refund: Any) -> None:
+    txn = left_in_part(desk, both, (refund, "o-1", 100))
     with desk.runtime.journal.database.unit(durable=True) as unit:
         unit.execute("UPDATE effects SET state = 'failed' WHERE lane = 'staged'")
     with pytest.raises(errors.JournalError, match="is not as the SDK wrote it"):
         closed(desk, txn)
 
 
-def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+def test_only_what_no_adapter_knows_is_closed(desk: Desk, note: Any, monkeypatch: Any) -> None:
     for key in ("t-1", "t-2"):
         with full_after(desk.runtime.journal, 0):
             txn = desk.run((note, key, "hello"), key=key, raises=errors.JournalError)
@@ -232,9 +198,7 @@ def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest
             assert found.note.startswith("it is unknown whether its live effects were kept;")
             if key == "t-1":
                 assert closed(desk, txn.txn)[0] == "closed"
-    with pytest.raises(
-        errors.MisuseError, match=r"the live effects .* are not partly kept; `countersign resume"
-    ):
+    with pytest.raises(errors.MisuseError, match="are not partly kept; `countersign resume"):
         closed(desk, txn.txn)
     assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
 
@@ -243,15 +207,14 @@ def test_what_was_prepared_is_undone(desk: Desk, files: FilesAdapter, monkeypatc
     dies_before_files_commit(desk, files)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)
-    root = desk.folder / "root"
-    sessions = root / ".countersign" / "sessions"
+    sessions = desk.folder / "root/.countersign/sessions"
     assert (found.after, len([*sessions.iterdir()])) == ("unsettled", 1)
     assert closed(desk, found.txn)[0] == "closed"
-    assert ([*sessions.iterdir()], (root / "a").exists()) == ([], False)
+    assert ([*sessions.iterdir()], (desk.folder / "root/a").exists()) == ([], False)
     assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
 
 
-def test_the_command_says_it(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_it(desk: Desk, both: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = left_in_part(desk, both)
     monkeypatch.setattr(cli_journal, "load_tools", lambda _: None)
     monkeypatch.setattr(cli_journal.Runtime, "from_env", desk.another_process)

@@ -1,8 +1,5 @@
 """A damaged record is never continued, and blocks no other transaction."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ from tests.fakes.desk import Desk, answering_tool, charge_tools
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 
-Step = Callable[[], Any]
 OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
 CHANGES = {
     "what is firing is said to have failed": f"UPDATE effects SET state = 'failed' WHERE {OF_IT} AND seq = 2",
@@ -36,14 +32,14 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def step(desk: Desk) -> Step:
+def step(desk: Desk) -> Any:
     """A charge with a compensation, and an idempotent call."""
     charge, label = charge_tools(desk), answering_tool(desk, None, name="label", idempotent=True)
     return lambda: desk.run((charge, "o-1", 100), (label, "o-1"))
 
 
 @pytest.fixture
-def died(desk: Desk, step: Step) -> None:
+def died(desk: Desk, step: Any) -> None:
     """The step, dead as its label was fired; and after it a transaction that is approved."""
     with full_after(desk.runtime.journal, 2), pytest.raises(OutcomeUnknown):
         step()
@@ -78,16 +74,14 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert "is not as the SDK wrote it" in damaged.note
     assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
     assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
-    assert reported(resume(desk.runtime)) == reported([damaged]), (
-        "it is kept up until somebody has looked at it"
-    )
+    assert reported(resume(desk.runtime)) == reported([damaged])  # until somebody has looked at it
     assert "could not be journaled" not in caplog.text, "nothing tried to write one on top of it"
 
 
 @pytest.mark.tampers
 @pytest.mark.usefixtures("died")
 @pytest.mark.parametrize("what", ["what is firing is said to have failed", "nothing was redeemed"])
-def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Step, what: str) -> None:
+def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Any, what: str) -> None:
     change(desk, CHANGES[what])
     with pytest.raises(JournalError, match="is not as the SDK wrote it"):
         step()
@@ -99,10 +93,10 @@ def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Ste
 def test_one_that_cannot_be_read_is_kept_up_alone_and_named(desk: Desk) -> None:
     """How lists and exports name it: cli/test_damaged.py."""
     desk.approved("t-1", "t-2")
-    change(desk, f"UPDATE transactions SET state = 'whatever' WHERE {OF_IT}")
+    change(desk, f"UPDATE transactions SET state = 'strange' WHERE {OF_IT}")
     damaged, other = resume(desk.runtime)
     assert reported([damaged, other]) == [("t-1", None, None, True), ("t-2", "review", "settled", False)]
-    assert "unknown state 'whatever'" in damaged.note
+    assert "unknown state 'strange'" in damaged.note
     assert desk.done == [("refund", "o-t-2", 90_000)]
 
 

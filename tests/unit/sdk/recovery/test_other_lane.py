@@ -2,10 +2,7 @@
 it were the tool of then, and it is finished once the tool is what it was.
 """
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,20 +11,13 @@ import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter, ToolRegistry, errors, resume, tool
 from countersign.adapters.files_session import FilesSession
-from tests.fakes.desk import (
-    Desk,
-    charge_tools,
-    failing_tool,
-    make_runtime,
-    notes_database,
-    refund_tool,
-    save_tool,
-)
-from tests.unit.sdk.full_disk import full_after
+from tests.fakes.desk import Desk, failing_tool, make_runtime, notes_database, refund_tool, save_tool
+from tests.fakes.running import fails
+from tests.unit.sdk.full_disk import full, full_after
 
 
 @contextmanager
-def redeclared(desk: Desk) -> Iterator[Desk]:
+def redeclared(desk: Desk) -> Any:
     """Another process of the same agent, whose modules define other tools."""
     registry = ToolRegistry()
     with make_runtime(desk.runtime.settings, desk.face, registry, desk.clock) as runtime:
@@ -76,13 +66,8 @@ def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 100)] * 2)
 
 
-def test_what_fired_is_not_taken_back_by_a_live_tool(desk: Desk, caplog: Any, monkeypatch: Any) -> None:
-    charge = charge_tools(desk)
+def test_a_live_tool_undoes_no_fired_effect(desk: Desk, charge: Any, caplog: Any, monkeypatch: Any) -> None:
     notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise errors.JournalError("the disk is full")
-
     with monkeypatch.context() as broken:
         broken.setattr(desk.runtime.journal.effect_log, "begin_compensation", full)
         desk.run((charge, "o-1", 100), (notify, "o-1"), raises=errors.JournalError)
@@ -107,39 +92,25 @@ def charge_alone(desk: Desk) -> Any:
     return charge
 
 
+@pytest.mark.usefixtures("charge")  # reviewed
 def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
     """Found out before anything is asked, and not as it is needed."""
-    charge_tools(desk)  # reviewed
     with redeclared(desk) as later:
         as_live(later, "void")
-        charge = charge_alone(later)
-        refused = pytest.raises(
-            errors.RegistrationError, match="'void' is live here, but the manifest of 'charge'"
-        )
-        with refused:
-            later.run((charge, "o-1", 100))
+        call, refused = (charge_alone(later), "o-1", 100), "'void' is live here, but the manifest of 'charge'"
+        fails(later, errors.RegistrationError, call, match=refused)
         assert desk.done == []
 
 
 def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its remains cannot be located."""
     save = save_tool(desk, files)
-
-    def broken(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as failing:
-        failing.setattr(FilesSession, "undo", broken)
-        with pytest.raises(OSError, match="Input/output"), desk.step():
-            save("a", "new")
-            raise ZeroDivisionError
+        failing.setattr(FilesSession, "undo", full)
+        desk.run((save, "a", "new"), (divmod, 1, 0), raises=errors.JournalError)
     with redeclared(desk) as later:
-
-        @tool("save", resource=("File", "name"), registry=later.registry)
-        def staged_save(name: str, text: str) -> None:
-            """Save a file."""
-            desk.done.append((name, text))
-
+        staged: Any = tool("save", resource=("File", "name"), registry=later.registry)
+        staged(lambda name, text: desk.done.append((name, text)))
         (found,) = resume(later.runtime)
         assert (found.needs_attention, desk.done) == (True, [])
         assert "tool 'save' ran live in this transaction and is staged here" in found.note

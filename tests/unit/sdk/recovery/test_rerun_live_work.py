@@ -2,8 +2,6 @@
 lost work is undone, and other work is refused and never reported as done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -14,17 +12,15 @@ from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnkn
 from countersign.adapters.files_session import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
-from countersign.journal import Lease
 from countersign.journal.transactions import Transactions
 from countersign.journal.verification import find_damage
-from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
+from tests.fakes.desk import Desk, answering_tool, listed, notes_in, record_of, save_tool
 from tests.fakes.running import fails
-from tests.unit.sdk.full_disk import full_after
+from tests.unit.sdk.full_disk import full, full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.transactions.looks import TXN
 
 pytestmark = pytest.mark.parametrize("engine", BOTH)
-Note = Callable[[str, str], int]
 
 
 @pytest.fixture
@@ -44,9 +40,7 @@ def settled(desk: Desk, state: EffectState) -> None:
 
 
 def live_rows(desk: Desk) -> list[tuple[Any, ...]]:
-    """Of every list."""
-    asked = "SELECT staging, tool, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
-    return [tuple(row) for row in desk.runtime.journal.database.rows(asked)]
+    return listed(desk, "staging, tool, state")
 
 
 def in_force(desk: Desk) -> list[tuple[str, str]]:
@@ -64,19 +58,18 @@ def paid(desk: Desk, pay: Callable[[str], Any]) -> Callable[[str], Any]:
     return pay
 
 
-def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
+def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Any, paid: Callable[[str], Any]) -> None:
     txn = desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (txn.state, txn.replayed, desk.done) == ("settled", True, [("pay", "o-1")])
-    assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
-    assert in_force(desk) == [("note", "kept")]
+    assert (notes_in(desk.folder / "notes.db"), in_force(desk)) == ([("o-1", "paid")], [("note", "kept")])
     assert live_rows(desk) == [(1, "note", "kept"), (2, "note", "relisted")]
     assert resume(desk.runtime) == []
 
 
-def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
+def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Any, paid: Callable[[str], Any]) -> None:
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.transactions, "adopt_rerun", _full)
+        broken.setattr(desk.runtime.journal.transactions, "adopt_rerun", full)
         with pytest.raises(JournalError, match="full"):
             desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (notes_in(desk.folder / "notes.db"), live_rows(desk)) == ([], [(2, "note", "undone")])
@@ -84,12 +77,8 @@ def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: 
     assert (found.after, in_force(desk), desk.done) == ("settled", [], [("pay", "o-1")])
 
 
-def _full(*_: Any, **__: Any) -> None:
-    raise JournalError("the disk is full")
-
-
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid: Any, then: str) -> None:
+def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Any, save: Any, paid: Any, then: str) -> None:
     """The database has committed, and the files are prepared."""
     calls = [(note, "o-1", "paid"), (save, "a"), (paid, "o-1")]
 
@@ -98,7 +87,7 @@ def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid:
 
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(FilesSession, "commit", dies)
-        broken.setattr(desk.runtime.journal.transactions, "end_live", _full)
+        broken.setattr(desk.runtime.journal.transactions, "end_live", full)
         desk.run(*calls, raises=SystemExit)
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
     assert in_force(desk) == [("note", "live"), ("save", "live")]
@@ -111,22 +100,20 @@ def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid:
     assert {state for _, _, state in live_rows(desk)} == ends
 
 
-def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Note, save: Callable[[str], None]) -> None:
+def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Any, save: Callable[[str], None]) -> None:
     """The first run's live work was lost with its process, before the payment was begun."""
     pay = answering_tool(desk, None, name="pay")
     with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0):
         desk.run((note, "o-1", "paying"), (note, "o-2", "paying"), (pay, "o-1"))
     assert live_rows(desk) == [(1, "note", "live")] * 2
     desk.run((note, "o-2", "paying"), (save, "a"), (pay, "o-1"))
-    assert live_rows(desk) == [
-        *((1, "note", "undone"), (1, "note", "kept"), (1, "save", "kept")),
-        *((2, "note", "relisted"), (2, "save", "relisted")),
-    ]
+    relisted = [(2, "note", "relisted"), (2, "save", "relisted")]
+    assert live_rows(desk) == [(1, "note", "undone"), (1, "note", "kept"), (1, "save", "kept"), *relisted]
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-2", "paying")], [])
 
 
-def test_it_is_the_only_note(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
+def test_it_is_the_only_note(desk: Desk, note: Any, pay: Callable[[str], Any]) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
@@ -135,7 +122,7 @@ def test_it_is_the_only_note(desk: Desk, note: Note, pay: Callable[[str], Any]) 
     assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
 
 
-def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
+def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Any, pay: Callable[[str], Any]) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FAILED)
@@ -146,8 +133,7 @@ def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Calla
 def test_a_list_that_was_not_redeemed_takes_nothing_in(desk: Desk) -> None:
     journal = desk.runtime.journal
     journal.transactions.open(txn="t" * 43, agent="a", run_key="t-1", independent=False)
-    lease = journal.leases.acquire("t" * 43)
-    assert isinstance(lease, Lease)
+    lease: Any = journal.leases.acquire("t" * 43)
     with pytest.raises(JournalError, match="was not redeemed"):
         journal.transactions.adopt_rerun(lease, 1, journal.transactions.begin_staging(lease))
 
@@ -163,9 +149,8 @@ def kept(desk: Desk) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("first", [(), (("o-1", "old"),)], ids=["none", "one"])
-def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[str, str], ...]) -> None:
+def test_other_live_work_is_refused(desk: Desk, note: Any, first: Any, refund: Any) -> None:
     """It was reported as done: the block ended normally although nothing was kept."""
-    refund = refund_tool(desk)
     desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
     left = fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
     again = left.placed[1]
@@ -174,12 +159,11 @@ def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[s
     assert (again.outcome, again.result) == ("fired", {"refund_id": "r-o-1-5"})
 
 
-@pytest.mark.parametrize(
-    ("again", "replayed"),
-    [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)],
-    ids=["less", "the same", "more"],
-)
-def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, replayed: bool) -> None:
+AGAIN: list[Any] = [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)]
+
+
+@pytest.mark.parametrize(("again", "replayed"), AGAIN, ids=["less", "the same", "more"])
+def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Any, again: Any, replayed: bool) -> None:
     desk.run((note, "o-1", "old"), (refund, "o-1", 5))
     calls = [*((note, *one) for one in again), (refund, "o-1", 5)]
     txn = desk.run(*calls, raises=None if replayed else AlreadyRedeemed)
@@ -187,9 +171,8 @@ def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, 
     assert (kept(desk), len(desk.done)) == ([("o-1", "old")], 1)
 
 
-def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_landed_is_finished_first(desk: Desk, note: Any, monkeypatch: Any, refund: Any) -> None:
     """The crash is repaired for every request of the rerun; reading its own work as kept is another matter."""
-    refund = refund_tool(desk)
 
     def died(*_: object, **__: object) -> None:
         raise SystemExit
@@ -198,33 +181,22 @@ def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pyte
         death.setattr(Transactions, "end", died)
         desk.run((note, "o-1", "old"), (refund, "o-1", 5), raises=SystemExit)
     fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
+    assert (record_of(desk).state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
     assert list(resume(desk.runtime)) == []
 
 
-def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(desk: Desk, note: Note) -> None:
-    refund = refund_tool(desk)
+def test_a_body_that_cannot_do_it_again_raises_with_a_note(desk: Desk, note: Any, refund: Any) -> None:
+    desk.run((note, "o-1", "sold"), (refund, "o-1", 5))
 
-    def step() -> None:
-        with desk.step():
-            if kept(desk):
-                raise LookupError("the last one is sold")
-            note("o-1", "sold")
-            refund("o-1", 5)
+    def sold() -> None:
+        raise LookupError("the last one is sold")
 
-    step()
-    with pytest.raises(LookupError) as reported:
-        step()
-    (said,) = reported.value.__notes__
+    (said,) = fails(desk, LookupError, (sold,)).error.__notes__
     assert "an earlier run of this key was redeemed or kept, and is settled." in said
-    with pytest.raises(LookupError) as new, desk.step("t-2"):
-        raise LookupError
-    assert not hasattr(new.value, "__notes__")
+    assert not hasattr(fails(desk, LookupError, (sold,), key="t-2").error, "__notes__")
 
 
-def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Note) -> None:
-    refund = refund_tool(desk)
+def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Any, refund: Any) -> None:
     otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran again on that run's results")
     for reported in (nullcontext(), otherwise):
         with reported, desk.step():

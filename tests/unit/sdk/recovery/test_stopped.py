@@ -1,9 +1,9 @@
-"""A commit whose program is stopped (Ctrl-C, `sys.exit`, a cancelled task) before anything of it was begun: nobody but
-its own program begins it later.
+"""A commit whose program is stopped (Ctrl-C, `sys.exit`, a cancelled task) before any effect fired: only the same
+program continues it.
 """
 
 import asyncio
-from collections.abc import Callable
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,11 +12,9 @@ import pytest
 from countersign import AlreadyRedeemed, FilesAdapter, ReviewPending, resume
 from countersign.contract import EffectState
 from countersign.journal import LocalTxn
-from countersign.journal.records import TransactionRecord
 from tests.fakes.desk import Desk, notes_in, save_tool, service_states
 from tests.unit.sdk.journals import BOTH
 
-Call = Callable[..., object]
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit]
 SUBMISSION, REDEMPTION, KEYS = "/v1/transactions", "/v1/redemptions", "/.well-known/jwks.json"
 RELEASE = "/v1/transactions/"
@@ -42,20 +40,19 @@ def _looks_at_once(desk: Desk) -> None:
 def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException] = KeyboardInterrupt) -> None:
     """Interrupt the program there: before the service has heard of it, or with its answer on the way."""
     path, answered = place
-    stops = error()
 
     def interrupt() -> None:
-        raise stops
+        raise error
 
-    desk.face.faults[path] = [interrupt if answered else stops]
+    desk.face.faults[path] = [interrupt if answered else error()]
 
 
-def pays(desk: Desk, key: str, refund: Call, live: Call | None = None, cents: int = 100, **step: Any) -> None:
+def pays(desk: Desk, key: str, refund: Any, live: Any | None = None, cents: int = 100, **step: Any) -> None:
     desk.run(*([(live, "o-1", "paid")] if live else []), (refund, "o-1", cents), key=key, **step)
 
 
 @pytest.fixture(params=[*PLACES, *LIVE_PLACES])
-def stopped(request: pytest.FixtureRequest, desk: Desk, refund: Call, note: Call) -> Callable[..., Any]:
+def stopped(request: pytest.FixtureRequest, desk: Desk, refund: Any, note: Any) -> Any:
     """Runs the step under a key; with an error, which stops it at the place."""
     live = note if request.param in LIVE_PLACES else None
     place = (PLACES | LIVE_PLACES)[request.param]
@@ -72,7 +69,7 @@ def stopped(request: pytest.FixtureRequest, desk: Desk, refund: Call, note: Call
     return step
 
 
-def record_of(desk: Desk, key: str = "t-1") -> TransactionRecord:
+def record_of(desk: Desk, key: str = "t-1") -> Any:
     return desk.runtime.journal.transactions.find(key)[0]
 
 
@@ -83,7 +80,7 @@ def spent(desk: Desk, key: str) -> bool:
 
 
 @pytest.mark.parametrize("error", INTERRUPTS)
-def test_nothing_of_it_fires_later(desk: Desk, stopped: Call, error: type[BaseException]) -> None:
+def test_nothing_of_it_fires_later(desk: Desk, stopped: Any, error: type[BaseException]) -> None:
     stopped("t-1", error)
     assert record_of(desk).state is LocalTxn.STOPPED
     was_spent = spent(desk, "t-1")
@@ -95,7 +92,7 @@ def test_nothing_of_it_fires_later(desk: Desk, stopped: Call, error: type[BaseEx
     assert (resume(desk.runtime), desk.done, notes_in(desk.folder / "notes.db")) == ([], [], [])
 
 
-def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Call) -> None:
+def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Any) -> None:
     stopped("t-1", KeyboardInterrupt)
     stopped("t-2")
     was_spent = spent(desk, "t-1")
@@ -106,7 +103,7 @@ def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Call
     assert len(desk.done) == (1 if was_spent else 2)
 
 
-def test_tried_again_under_its_key_it_goes_on_and_happens_once(desk: Desk, stopped: Call) -> None:
+def test_tried_again_under_its_key_it_goes_on_and_happens_once(desk: Desk, stopped: Any) -> None:
     """Stopped twice is stopped, in any state of the first run."""
     stopped("t-1", KeyboardInterrupt)
     for path in (SUBMISSION, RELEASE):  # the rerun asks what became of it
@@ -121,15 +118,12 @@ def test_tried_again_under_its_key_it_goes_on_and_happens_once(desk: Desk, stopp
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(desk: Desk, refund: Call) -> None:
+def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(desk: Desk, refund: Any) -> None:
     stop_at(desk, PLACES["as the submission was answered"])
     pays(desk, "t-1", refund, raises=KeyboardInterrupt)
 
-    def dies(*_: Any) -> None:
-        raise SystemExit
-
     with pytest.MonkeyPatch.context() as death, pytest.raises(SystemExit):
-        death.setattr(desk.runtime.journal.effect_log, "write", dies)
+        death.setattr(desk.runtime.journal.effect_log, "write", lambda *_: sys.exit())
         resume(desk.runtime)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])
@@ -147,7 +141,7 @@ def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk) -> None:
     assert len(desk.done) == 1
 
 
-def test_stopped_while_people_are_asked_it_is_left_to_a_worker(desk: Desk, refund: Call) -> None:
+def test_stopped_while_people_are_asked_it_is_left_to_a_worker(desk: Desk, refund: Any) -> None:
     stop_at(desk, (RELEASE, True))  # the first look
     pays(desk, "t-1", refund, cents=90_000, wait=600, raises=KeyboardInterrupt)
     desk.service.approve(record_of(desk).txn)
@@ -156,7 +150,7 @@ def test_stopped_while_people_are_asked_it_is_left_to_a_worker(desk: Desk, refun
 
 
 @pytest.mark.parametrize("where", LIVE_PLACES.values(), ids=LIVE_PLACES)
-def test_once_agreed_it_is_left_to_its_program(desk: Desk, refund: Call, where: tuple[str, bool]) -> None:
+def test_once_agreed_it_is_left_to_its_program(desk: Desk, refund: Any, where: tuple[str, bool]) -> None:
     pays(desk, "t-1", refund, cents=90_000, raises=ReviewPending)
     desk.service.approve(record_of(desk).txn)
     stop_at(desk, where)
@@ -170,7 +164,7 @@ def test_once_agreed_it_is_left_to_its_program(desk: Desk, refund: Call, where: 
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_at_the_end_of_its_wait_it_is_parked_no_more(desk: Desk, refund: Call, answered: bool) -> None:
+def test_at_the_end_of_its_wait_it_is_parked_no_more(desk: Desk, refund: Any, answered: bool) -> None:
     desk.face.faults[RELEASE] = [lambda: desk.service.approve(record_of(desk).txn)]  # at the first look
     stop_at(desk, (REDEMPTION, answered))
     pays(desk, "t-1", refund, cents=90_000, wait=600, raises=KeyboardInterrupt)
@@ -180,7 +174,7 @@ def test_at_the_end_of_its_wait_it_is_parked_no_more(desk: Desk, refund: Call, a
     assert desk.done == []
 
 
-def test_another_list_under_the_key_of_one_that_was_spent_is_refused(desk: Desk, refund: Call) -> None:
+def test_another_list_under_the_key_of_one_that_was_spent_is_refused(desk: Desk, refund: Any) -> None:
     stop_at(desk, PLACES["as the submission was answered"])
     pays(desk, "t-1", refund, raises=KeyboardInterrupt)
     pays(desk, "t-1", refund, cents=200, raises=AlreadyRedeemed)
@@ -190,7 +184,7 @@ def test_another_list_under_the_key_of_one_that_was_spent_is_refused(desk: Desk,
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_people_decide_nothing_without_its_program(desk: Desk, refund: Call) -> None:
+def test_people_decide_nothing_without_its_program(desk: Desk, refund: Any) -> None:
     stop_at(desk, (SUBMISSION, True))
     pays(desk, "t-1", refund, cents=90_000, raises=KeyboardInterrupt)
     (found,) = resume(desk.runtime)
@@ -203,14 +197,14 @@ def test_people_decide_nothing_without_its_program(desk: Desk, refund: Call) -> 
     assert len(desk.done) == 1
 
 
-def test_prepared_files_of_a_stopped_step_are_undone(desk: Desk, refund: Call, files: FilesAdapter) -> None:
+def test_prepared_files_of_a_stopped_step_are_undone(desk: Desk, refund: Any, files: FilesAdapter) -> None:
     stop_at(desk, (REDEMPTION, True))
     pays(desk, "t-1", refund, save_tool(desk, files), raises=KeyboardInterrupt)
     resume(desk.runtime)
     assert (desk.done, (desk.folder / "root" / "o-1").exists()) == ([], False)
 
 
-def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(desk: Desk, refund: Call) -> None:
+def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(desk: Desk, refund: Any) -> None:
     stop_at(desk, ("/v1/outcomes", True))
     pays(desk, "t-1", refund, raises=KeyboardInterrupt)
     resume(desk.runtime)
@@ -219,7 +213,7 @@ def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(desk: Des
 
 
 @pytest.mark.parametrize("where", ["before the submission arrived", "as the submission was answered"])
-def test_a_rerun_without_calls_takes_back_what_was_asked(desk: Desk, refund: Call, where: str) -> None:
+def test_a_rerun_without_calls_takes_back_what_was_asked(desk: Desk, refund: Any, where: str) -> None:
     """What people agree to meanwhile must not fire for a step that no longer wants it."""
     stop_at(desk, PLACES[where])
     pays(desk, "t-1", refund, cents=90_000, raises=KeyboardInterrupt)

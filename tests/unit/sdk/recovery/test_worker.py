@@ -1,7 +1,5 @@
 """`countersign worker`: real processes on one journal. However many there are and however they end, one firing."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -9,9 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,14 +44,11 @@ _PATIENCE_S = 60.0  # only a test that fails takes so long
 class Yard:
     """A journal with approved transactions, and workers on it."""
 
-    def __init__(self, desk: Desk, folder: Path, url: str) -> None:
+    def __init__(self, desk: Desk, folder: Any, url: str) -> None:
         self.desk, self.folder = desk, folder
         self.started: list[subprocess.Popen[bytes]] = []
-        self.env = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")]),
-            **operators_environment(desk, url),
-        }
+        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
+        self.env = {**os.environ, "PYTHONPATH": path, **operators_environment(desk, url)}
 
     def park(self, key: str, order: str, *, approve: bool = True) -> None:
         """Stage a call that people are asked about, and have it approved."""
@@ -66,9 +59,8 @@ class Yard:
         self.desk.registry._tools["append"] = tool_of(append)
         self.desk.service.review([tool_of(append).draft_manifest()])
         with self.runtime() as runtime:
-            txn = replace(self.desk, runtime=runtime).run(
-                (append, order, 90_000), key=key, raises=ReviewPending
-            )
+            parked = replace(self.desk, runtime=runtime)
+            txn = parked.run((append, order, 90_000), key=key, raises=ReviewPending)
         if approve:
             self.desk.service.approve(txn.txn)
 
@@ -96,7 +88,7 @@ class Yard:
 
 
 @pytest.fixture
-def yard(desk: Desk, tmp_path: Path) -> Iterator[Yard]:
+def yard(desk: Desk, tmp_path: Any) -> Any:
     (tmp_path / "yard_tools.py").write_text(MODULE)
     with serving(desk.face) as url:
         desk.service.iss = url
@@ -127,14 +119,14 @@ def test_approvals_while_it_runs_are_fired_and_reported_once(desk: Desk) -> None
     desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending)
     reported: list[tuple[Any, Any]] = []
 
-    def tell(one: RecoveryResult) -> None:
+    def report(one: RecoveryResult) -> None:
         reported.append((one.before, one.after))
         if one.after == "review":
             desk.service.approve(one.txn)
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    asyncio.run(run_worker(desk.runtime, tell, every_seconds=0.001))
+    asyncio.run(run_worker(desk.runtime, report, every_seconds=0.001))
     assert reported == [("review", "review"), ("review", "settled")] and len(desk.done) == 1
 
 

@@ -3,18 +3,17 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction
+from countersign import ReviewPending, resume, run_transaction
 from countersign.commit.review import poll_pause
 from countersign.contract import txn_id
-from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import AGENT, Desk, notes_in
+from tests.fakes.running import fails
 from tests.unit.sdk.recovery.test_worker import Yard, yard
 
 __all__ = ["yard"]
@@ -23,7 +22,7 @@ LOOK = f"/v1/transactions/{TXN}"
 AWAY = 12  # requests, each with its retries: more looks than one
 
 
-def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: float = 1.0) -> None:
+def away(desk: Desk, then: Any = lambda: None, *, seconds: float = 1.0) -> None:
     """The next polls fail; then something happens, and the service answers again."""
 
     def refuse() -> None:
@@ -44,26 +43,20 @@ def test_a_short_outage_does_not_end_a_wait(desk: Desk, refund: Any) -> None:
 
 def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, refund: Any) -> None:
     away(desk, lambda: desk.clock.advance(600))
-    with pytest.raises(ReviewPending) as pending:
-        desk.run((refund, "o-1", 90000), wait=60)
-    assert "policy service could not be reached" not in str(pending.value)
+    pending = fails(desk, ReviewPending, (refund, "o-1", 90000), wait=60)
+    assert "policy service could not be reached" not in pending.said
     away(desk, seconds=10)
-    with pytest.raises(ReviewPending) as pending:
-        desk.run((refund, "o-1", 90000), wait=60)
-    assert pending.value.parked
-    assert "could not be reached when the time was up" in str(pending.value)
-    assert "nothing listens" in str(pending.value) and "countersign resume" in str(pending.value)
+    pending = fails(desk, ReviewPending, (refund, "o-1", 90000), wait=60, match="nothing listens")
+    assert pending.error.parked and "could not be reached when the time was up" in pending.said
     desk.face.faults.clear()
     desk.service.approve(TXN)
     assert ([one.after for one in resume(desk.runtime)], resume(desk.runtime)) == (["settled"], [])
     assert desk.done == [("refund", "o-1", 90_000)]
 
 
-def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tmp_path: Path) -> None:
-    notes = notes_database(tmp_path)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+def test_a_rerun_outlasts_an_outage(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
 
-    def step(txn: Transaction) -> None:
+    def step(txn: object) -> None:
         note("o-1", "x")
         refund("o-1", 90_000)
 

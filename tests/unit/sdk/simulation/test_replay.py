@@ -1,51 +1,20 @@
 """Replays: a step runs again and is compared with its recording, without side effects."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from countersign import (
-    Denied,
-    EffectFailed,
-    IndependentFailures,
-    JournalError,
-    MisuseError,
-    NotDone,
-    OutcomeUnknown,
-    Placeholder,
-    PlaceholderUsed,
-    ReplayDiverged,
-    ReplayResult,
-    Runtime,
-    SQLiteAdapter,
-    Transaction,
-    replay,
-    run_transaction,
-    tool,
-    transaction,
-    use_runtime,
-)
+from countersign import MemoryAdapter, Runtime, errors, replay, run_transaction, tool, use_runtime
 from countersign.contract import Verdict
 from countersign.journal.export import transaction_digest
-from tests.fakes.desk import (
-    Desk,
-    charge_tools,
-    failing_tool,
-    note_tool,
-    notes_database,
-    notes_in,
-    refund_tool,
-)
+from countersign.simulation.replay_report import ReplayDiverged
+from tests.fakes.desk import Desk, failing_tool, notes_in, refund_tool
+from tests.fakes.running import order_tool, run_async
 from tests.unit.sdk.journals import document
-
-Body = Callable[[Transaction], Any]
 
 
 class Receipt(BaseModel):
@@ -55,14 +24,12 @@ class Receipt(BaseModel):
     cents: int
 
 
-def receipt_tool(desk: Desk) -> Callable[[str, int], Placeholder[Receipt]]:
-    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
+def receipt_tool(desk: Desk) -> Any:
+    @order_tool(desk)
     def pay(order_id: str, amount_cents: int) -> Receipt:
-        """Pay for an order."""
         desk.act("pay", order_id, amount_cents)
         return Receipt(number=f"n-{order_id}", cents=amount_cents)
 
-    desk.publish(pay)
     return pay
 
 
@@ -73,16 +40,15 @@ def rows(desk: Desk) -> dict[str, list[tuple[Any, ...]]]:
         return {name: sorted(db.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
 
 
-def commit(desk: Desk, body: Body, key: str = "t-1") -> None:
+def commit(desk: Desk, body: Any, key: str = "t-1") -> None:
     run_transaction(body, key=key, runtime=desk.runtime)
 
 
-def again(desk: Desk, body: Body, key: str = "t-1", **options: Any) -> ReplayResult:
+def again(desk: Desk, body: Any, key: str = "t-1", **options: Any) -> Any:
     """Replay, and see that nothing else happened."""
     done, log, before = list(desk.done), list(desk.face.log), rows(desk)
     found = replay(key, body, runtime=desk.runtime, **options)
     assert (desk.done, desk.face.log, rows(desk)) == (done, log, before)
-    assert isinstance(found, ReplayResult)
     return found
 
 
@@ -97,7 +63,7 @@ def vouched(export: dict[str, Any]) -> dict[str, Any]:
 def test_scenario_58_the_same_step_matches_and_nothing_fires_again(desk: Desk, mode: str) -> None:
     pay = receipt_tool(desk)
 
-    def step(txn: Transaction) -> Placeholder[Receipt]:
+    def step(txn: Any) -> Any:
         pay("o-1", 100)
         return pay("o-2", 200)
 
@@ -122,7 +88,7 @@ def test_scenario_58_a_tampered_journal_is_refused(desk: Desk, request: pytest.F
         txn = db.execute("SELECT txn FROM transactions WHERE run_key = 't-1'").fetchone()[0]
         db.execute("UPDATE effects SET result = ? WHERE txn = ?", (b'{"cents":999,"number":"n-o-1"}', txn))
     for name in ("t-1", txn, txn[:12]):
-        with pytest.raises(JournalError, match="is not as the SDK wrote it"):
+        with pytest.raises(errors.JournalError, match="is not as the SDK wrote it"):
             replay(name, lambda txn: pay("o-1", 100), runtime=desk.runtime)
     assert again(desk, lambda txn: pay("o-1", 100), key="t-2").status == "same"
 
@@ -139,18 +105,18 @@ def test_scenario_60_changed_arguments_are_reported(desk: Desk, refund: Any) -> 
     assert raised.value.divergences == found.divergences
     first, second = found.value
     assert (first.outcome, second.outcome) == ("fired", "not recorded")
-    with pytest.raises(PlaceholderUsed, match="not recorded"):
+    with pytest.raises(errors.PlaceholderUsed, match="not recorded"):
         _ = second.result
 
 
 def test_scenario_60_missing_new_and_changed_calls_are_reported_in_place(desk: Desk) -> None:
     refund, pay = refund_tool(desk), receipt_tool(desk)
 
-    def then(_: Transaction) -> None:
+    def then(_: Any) -> None:
         for n in range(1, 6):
             refund(f"o-{n}", 100)
 
-    def now(_: Transaction) -> None:
+    def now(_: Any) -> None:
         refund("new", 1)
         refund("o-1", 100)
         pay("o-2", 100)
@@ -168,10 +134,9 @@ def test_scenario_60_missing_new_and_changed_calls_are_reported_in_place(desk: D
     assert [(one.kind, one.position) for one in nothing.divergences] == [("missing", n) for n in range(1, 6)]
 
 
-def test_scenario_61_equal_calls_repeats_and_tools_that_mean_each_call_replay(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_scenario_61_equal_calls_and_repeats_replay(desk: Desk, refund: Any) -> None:
 
-    def step(txn: Transaction) -> list[Any]:
+    def step(txn: Any) -> list[Any]:
         first = refund("o-1", 100)
         assert refund(order_id="o-1", amount_cents=100) is first
         with txn.repeat():
@@ -180,23 +145,17 @@ def test_scenario_61_equal_calls_repeats_and_tools_that_mean_each_call_replay(de
     commit(desk, step)
     found = again(desk, step)
     assert (found.status, [one.outcome for one in found.value]) == ("same", ["fired", "fired"])
-
-    def once(txn: Transaction) -> None:
-        refund("o-1", 100)
-
-    (one,) = again(desk, once).divergences
+    (one,) = again(desk, lambda txn: refund("o-1", 100)).divergences
     assert (one.kind, one.position) == ("missing", 2)
 
 
-def test_scenario_61_failed_and_compensated_calls_replay(desk: Desk) -> None:
-    charge, refund = charge_tools(desk), refund_tool(desk)
-    full = failing_tool(desk, NotDone("mailbox full"), acts=False)
+def test_scenario_61_failed_and_compensated_calls_replay(desk: Desk, charge: Any, refund: Any) -> None:
+    full = failing_tool(desk, errors.NotDone("mailbox full"), acts=False)
 
-    def step(txn: Transaction) -> list[Any]:
+    def step(txn: object) -> list[Any]:
         return [charge("o-1", 100), full("o-1"), refund("o-1", 100)]
 
-    with pytest.raises(EffectFailed):
-        commit(desk, step)
+    desk.run((step, None), raises=errors.EffectFailed)
     found = again(desk, step)
     assert found.status == "same"
     assert [one.outcome for one in found.value] == ["compensated", "failed", "unused"]
@@ -212,20 +171,19 @@ def test_scenario_61_failed_and_compensated_calls_replay(desk: Desk) -> None:
 
 def test_scenario_61_an_unknown_outcome_and_a_denial_replay(desk: Desk, refund: Any) -> None:
     slow = failing_tool(desk, TimeoutError("slow"), name="slow")
-    desk.run((slow, "o-1"), raises=OutcomeUnknown)
+    desk.run((slow, "o-1"), raises=errors.OutcomeUnknown)
     assert again(desk, lambda txn: slow("o-1")).value.outcome == "unknown"
-    desk.run((refund, "o-1", 900_000), key="t-2", raises=Denied)
+    desk.run((refund, "o-1", 900_000), key="t-2", raises=errors.Denied)
     found = again(desk, lambda txn: refund("o-1", 900_000), key="t-2")
     assert (found.status, found.value.outcome) == ("same", "denied")
 
 
 def test_scenario_61_independent_effects_replay_in_any_order(desk: Desk, refund: Any) -> None:
 
-    def step(txn: Transaction) -> list[Any]:
+    def step(txn: object) -> list[Any]:
         return [refund(f"o-{n}", 900_000 if n == 2 else 100) for n in range(5)]
 
-    with pytest.raises(IndependentFailures), desk.step(independent=True) as txn:
-        step(txn)
+    desk.run((step, None), independent=True, raises=errors.IndependentFailures)
     found = again(desk, step)
     assert found.status == "same"
     assert [one.outcome for one in found.value] == ["fired", "fired", "denied", "fired", "fired"]
@@ -235,11 +193,10 @@ def test_scenario_61_independent_effects_replay_in_any_order(desk: Desk, refund:
     assert [(one.kind, one.position) for one in fewer.divergences] == [("extra", 6)]
 
 
-def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk) -> None:
-    notes = notes_database(desk.folder)
-    note, refund, ran = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk), []
+def test_live_calls_run_again_and_are_undone(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
+    ran: list[int] = []
 
-    def step(txn: Transaction) -> None:
+    def step(txn: Any) -> None:
         ran.append(note("o-1", "hello"))
         refund("o-1", 100)
         note("o-1", "hello")
@@ -254,20 +211,11 @@ def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk)
     assert notes_in(notes) == [("o-1", "hello")]
 
 
-def test_a_step_that_raises_now_is_a_divergence_with_what_it_did_before(desk: Desk) -> None:
-    notes = notes_database(desk.folder)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    commit(desk, lambda txn: (note("o-1", "hello"), refund("o-1", 100), refund("o-2", 100)))
-
-    def broken(txn: Transaction) -> None:
-        note("o-1", "hello")
-        refund("o-1", 100)
-        raise KeyError("gone")
-
-    found = again(desk, broken)
+def test_a_step_that_raises_now_is_a_divergence_with_what_it_did_before(desk: Desk, refund: Any) -> None:
+    commit(desk, lambda txn: (refund("o-1", 100), refund("o-2", 100)))
+    found = again(desk, lambda txn: (refund("o-1", 100), {}["gone"]))
     assert [one.kind for one in found.divergences] == ["missing", "raised"]
     assert str(found.divergences[1]) == "the step raised KeyError ('gone'), and did not when it was recorded"
-    assert notes_in(notes) == [("o-1", "hello")]
 
 
 def test_a_result_of_a_former_type_is_reported(desk: Desk) -> None:
@@ -277,9 +225,7 @@ def test_a_result_of_a_former_type_is_reported(desk: Desk) -> None:
     desk.registry._tools.clear()
 
     @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
-    def other(order_id: str, amount_cents: int) -> list[int]:
-        """Pay in instalments."""
-        raise AssertionError
+    def other(order_id: str, amount_cents: int) -> list[int]: ...  # type: ignore[empty-body]
 
     for export in (None, written):
         found = again(desk, lambda txn: other("o-1", 100), export=export)
@@ -296,27 +242,23 @@ def twice_and_another(export: dict[str, Any]) -> dict[str, Any]:
     return export | {"transactions": [one, one, one | {"agent": "x"}]}
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda d: d | {"format": "another/v1"}, "is of the form 'another/v1'"),
-        (lambda d: {"format": d["format"]}, "transactions: Field required"),
-        (lambda d: d | {"transactions": [{}]}, "no export of a journal: transactions/0"),
-        (lambda d: d | {"transactions": []}, "there is no transaction 't-1'"),
-        (twice_and_another, "several"),
-        (lambda d: d | {"transactions": [d["transactions"][0] | {"effects": []}]}, "nothing to replay"),
-    ],
-)
+NO_EXPORTS: list[Any] = [
+    (lambda d: d | {"format": "another/v1"}, "is of the form 'another/v1'"),
+    (lambda d: {"format": d["format"]}, "transactions: Field required"),
+    (lambda d: d | {"transactions": [{}]}, "no export of a journal: transactions/0"),
+    (lambda d: d | {"transactions": []}, "there is no transaction 't-1'"),
+    (twice_and_another, "several"),
+    (lambda d: d | {"transactions": [d["transactions"][0] | {"effects": []}]}, "nothing to replay"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), NO_EXPORTS)
 def test_what_is_no_export_is_refused(desk: Desk, damage: Any, said: str) -> None:
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
-    with pytest.raises(MisuseError, match=said):
-        replay(
-            "t-1",
-            lambda txn: None,
-            export=vouched(damage(document(desk.runtime.journal, "t-1"))),
-            runtime=desk.runtime,
-        )
+    export = vouched(damage(document(desk.runtime.journal, "t-1")))
+    with pytest.raises(errors.MisuseError, match=said):
+        replay("t-1", lambda txn: None, export=export, runtime=desk.runtime)
 
 
 def test_a_file_that_is_no_export_is_refused(desk: Desk) -> None:
@@ -324,39 +266,37 @@ def test_a_file_that_is_no_export_is_refused(desk: Desk) -> None:
     for text, said in ((None, "cannot be read"), ('{"format": 1, "format": 2}', "is no export of a journal")):
         if text is not None:
             path.write_text(text)
-        with pytest.raises(MisuseError, match=said):
+        with pytest.raises(errors.MisuseError, match=said):
             replay("t-1", lambda txn: None, export=path, runtime=desk.runtime)
 
 
 def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk, refund: Any) -> None:
-    def broken(txn: Transaction) -> None:
+    def broken(txn: Any) -> None:
         refund("o-1", 100)
         raise KeyError
 
-    with pytest.raises(MisuseError, match="no journal"):
+    with pytest.raises(errors.MisuseError, match="no journal"):
         replay("t-1", broken, runtime=desk.runtime)
     assert not desk.runtime.settings.journal_path.exists()
     with pytest.raises(KeyError):
         commit(desk, broken)
-    with pytest.raises(MisuseError, match="no list of calls was ever submitted"):
+    with pytest.raises(errors.MisuseError, match="no list of calls was ever submitted"):
         replay("t-1", broken, runtime=desk.runtime)
-    with pytest.raises(MisuseError, match="no transaction 'absent'"):
+    with pytest.raises(errors.MisuseError, match="no transaction 'absent'"):
         replay("absent", broken, runtime=desk.runtime)
-    with pytest.raises(MisuseError, match="write 'verify' or 'reconstruct'"):
+    with pytest.raises(errors.MisuseError, match="write 'verify' or 'reconstruct'"):
         replay("t-1", broken, mode="guess", runtime=desk.runtime)  # type: ignore[arg-type]
 
 
 def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
     reported = r"^replay takes .* without calling step|^replay calls <lambda> with the transaction"
     for no_step in (7, lambda: None):
-        with pytest.raises(MisuseError, match=reported):
+        with pytest.raises(errors.MisuseError, match=reported):
             replay("t-1", no_step, runtime=desk.runtime)  # type: ignore[call-overload]
     assert not desk.runtime.settings.journal_path.exists()
 
 
-def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_touched(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_uses_journal_and_tools_of_its_runtime(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another journal is named by its path."""
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
@@ -373,45 +313,35 @@ def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_t
 
 def test_a_replay_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> None:
     commit(desk, lambda txn: refund("o-1", 100))
-    with transaction("t-2", runtime=desk.runtime) as outer:
-        with pytest.raises(MisuseError, match="inside transaction 't-2'"):
+    with desk.step("t-2") as outer:
+        with pytest.raises(errors.MisuseError, match="inside transaction 't-2'"):
             replay("t-1", lambda txn: refund("o-1", 100), runtime=desk.runtime)
         assert outer.effects == ()
 
 
 def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
-    notes = notes_database(desk.folder)
-    database = SQLiteAdapter(notes)
+    memory = MemoryAdapter()
 
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def send(order_id: str) -> Receipt:
-        """Send it."""
         desk.act("send", order_id)
         return Receipt(number=order_id, cents=0)
 
-    @tool("jot", lane="live", adapter=database, registry=desk.registry)
+    @tool("jot", lane="live", adapter=memory, registry=desk.registry)
     async def jot(order_id: str) -> int:
-        """Write a note."""
         await asyncio.sleep(0)
-        return database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,)).rowcount
+        memory[order_id] = memory.get(order_id, 0) + 1
+        return 1
 
-    desk.publish(send)
-
-    async def step(txn: Transaction) -> Any:
+    async def step(_: object) -> Any:
         assert await jot("o-1") == 1
         return await send("o-1")
 
-    async def both() -> tuple[ReplayResult, ReplayResult]:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
-            await step(txn)
-        with closing(sqlite3.connect(notes, isolation_level=None)) as db:
-            db.execute("DELETE FROM notes")  # or the same row could not be written again
-        verified = await replay("t-1", step, runtime=desk.runtime)
-        return verified, await replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
-
-    for found in asyncio.run(both()):
+    asyncio.run(run_async(desk, (step, None)))
+    for mode in ("verify", "reconstruct"):
+        found: Any = asyncio.run(replay("t-1", step, mode=mode, runtime=desk.runtime))  # type: ignore[call-overload]
         assert (found.status, found.value.result) == ("same", Receipt(number="o-1", cents=0))
-    assert (len(desk.done), notes_in(notes)) == (1, [])
+    assert (len(desk.done), memory.snapshot()) == (1, {"o-1": 1})
 
 
 def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk: Desk, refund: Any) -> None:

@@ -1,6 +1,4 @@
-"""Local HTTP services for `RestApi`: a bank with configured responses, and whatever speaks
-bytes that no server should.
-"""
+"""Local HTTP services for `RestApi`: a bank with configured responses, and a server that sends malformed bytes."""
 
 import socket
 import struct
@@ -13,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from countersign import Placeholder, RestApi, tool
+from countersign import Placeholder, RestApi
 from tests.fakes.desk import Desk
 from tests.fakes.http_server import served
+from tests.fakes.running import order_tool
 
 PATIENCE_S = 30.0
 SECRET = "Bearer s3cr3t-t0ken"
@@ -74,14 +73,12 @@ def api(bank: Bank) -> Iterator[RestApi]:
 
 
 def charge_tool(desk: Desk, api: RestApi, **changes: Any) -> Callable[[str, int], Placeholder[Any]]:
-    @tool("charge", resource=("Order", "order_id"), registry=desk.registry, **changes)
+    @order_tool(desk, **changes)
     def charge(order_id: str, amount_cents: int) -> Any:
         """Charge an order."""
-        return api.post(
-            "/orders/{order_id}/charges", {"order_id": order_id}, json={"cents": amount_cents}
-        ).json
+        path = "/orders/{order_id}/charges"
+        return api.post(path, {"order_id": order_id}, json={"cents": amount_cents}).json
 
-    desk.publish(charge)
     return charge
 
 

@@ -7,7 +7,6 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,12 +22,7 @@ from tests.fakes.running import fails, order_tool, run, run_async
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)
-
-
-def refused(call: Callable[[], Any], match: str | None = None) -> None:
+def refused(call: Any, match: str | None = None) -> None:
     """Calling this is refused as outside a transaction."""
     with pytest.raises(errors.OutsideTransaction, match=match):
         call()
@@ -69,8 +63,7 @@ def test_current_effect_is_the_one_that_fires_and_nothing_outside(desk: Desk, re
         refused(current_effect)
     (effect,) = seen
     assert (effect.effect_id, effect.call_key) == (placed.effect_id, placed.call_key)
-    assert (effect.txn, effect.tool) == (txn.txn, "look")
-    assert (placed.outcome, desk.done) == ("fired", [])
+    assert (effect.txn, effect.tool, placed.outcome, desk.done) == (txn.txn, "look", "fired", [])
     refused(current_effect)
 
 

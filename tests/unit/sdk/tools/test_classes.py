@@ -103,15 +103,6 @@ def test_a_compensation_may_take_the_result_alone_or_nothing(desk: Desk) -> None
     assert [desk.registry.unmet(one) for one in desk.registry] == [()] * 5
 
 
-def test_a_class_without_compensate_needs_none(desk: Desk) -> None:
-    @tool(resource=("Order", "order_id"), registry=desk.registry)
-    class Mail:
-        async def execute(self, order_id: str) -> None: ...
-
-    made = tool_of(Mail)
-    assert (made.name, made.is_async, made.draft.compensate) == ("Mail", True, None)
-
-
 class NoExecute:
     def compensate(self, result: str) -> None: ...
 
@@ -143,7 +134,7 @@ class RaisesItself:
     def execute(self, order_id: str) -> None: ...
 
 
-NO_RESOURCES = ["Order", ("Order", "/why~2"), ("Order", "/nobody"), ("Order", "/")]
+NO_RESOURCES = ["Order", ("Order", "/why~2"), ("Order", "/nothing"), ("Order", "/")]
 REFUSED: list[tuple[type, dict[str, Any], type[Exception], str]] = [
     (NoExecute, {}, RegistrationError, "without a method `execute`"),
     (NeedsMore, {}, RegistrationError, "cannot be created without arguments"),
@@ -200,9 +191,7 @@ class Booking:
 @pytest.mark.parametrize(
     ("result", "is_reported"), [(dict[str, str], True), (Receipt, False), (Booking, False), (str, False)]
 )
-def test_a_result_with_free_keys_is_reported_as_invisible_to_policy(
-    desk: Desk, result: Any, is_reported: bool
-) -> None:
+def test_a_result_with_free_keys_is_reported(desk: Desk, result: Any, is_reported: bool) -> None:
     """A typed one is weighed."""
 
     class Charge:

@@ -1,7 +1,5 @@
 """What `@tool` and `@probe` refuse where they are written: words that nothing knows, or that have no effect."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -44,22 +42,21 @@ def test_w14_a_live_tool_has_no_options_without_effect(desk: Desk, said: dict[st
     refused(desk, f"says {option}=.*for staged tools.*leave it out", **LIVE, **said)
 
 
-@pytest.mark.parametrize(
-    ("said", "raised"),
-    [
-        ({"lane": "Live"}, "says lane='Live'; write 'staged' or 'live'"),
-        ({"failure_means": "nothing"}, "says failure_means='nothing'; write 'unknown' or 'not_done'"),
-        ({**STAGED, "on_exhausted": None}, r"on_exhausted=.*'transaction' or 'tool'"),
-        ({"idempotant": True}, "does not know idempotant; did you mean idempotent"),
-        ({"lanes": "live"}, "does not know lanes; did you mean lane"),
-        ({"retries": 3}, "does not know retries; did you mean tries"),
-        ({"name": "note"}, "the name comes first and bare"),
-        ({"x": 1}, "does not know x; it takes lane, adapter, "),
-        ({"lane": "live"}, "a live tool needs the adapter that undoes it: write adapter="),
-        ({**STAGED, "adapter": MemoryAdapter()}, r"is staged and has an adapter, .* write lane='live'"),
-    ],
-    ids=lambda said: str(said)[:24],
-)
+UNKNOWN: list[Any] = [
+    ({"lane": "Live"}, "says lane='Live'; write 'staged' or 'live'"),
+    ({"failure_means": "nothing"}, "says failure_means='nothing'; write 'unknown' or 'not_done'"),
+    ({**STAGED, "on_exhausted": None}, r"on_exhausted=.*'transaction' or 'tool'"),
+    ({"idempotant": True}, "does not know idempotant; did you mean idempotent"),
+    ({"lanes": "live"}, "does not know lanes; did you mean lane"),
+    ({"retries": 3}, "does not know retries; did you mean tries"),
+    ({"name": "note"}, "the name comes first and bare"),
+    ({"x": 1}, "does not know x; it takes lane, adapter, "),
+    ({"lane": "live"}, "a live tool needs the adapter that undoes it: write adapter="),
+    ({**STAGED, "adapter": MemoryAdapter()}, r"is staged and has an adapter, .* write lane='live'"),
+]
+
+
+@pytest.mark.parametrize(("said", "raised"), UNKNOWN, ids=lambda said: str(said)[:24])
 def test_an_unknown_option_is_reported_with_a_suggestion(desk: Desk, said: Any, raised: str) -> None:
     refused(desk, raised, **said)
 
@@ -89,36 +86,33 @@ def test_a_member_of_another_shape_is_refused_with_one_to_write(desk: Desk, said
     refused(desk, rf"says {next(iter(said))}=.*; write ", **STAGED, **said)
 
 
-@pytest.mark.parametrize(
-    ("said", "named"),
-    [
-        ({"secret": ["tokn"]}, "tokn"),
-        ({"secret": ["/tokn/0"]}, "/tokn/0"),
-        ({"secret": ["no/pointer"]}, "no/pointer"),
-        ({"recipients": ["to"]}, "to"),
-        ({"money": [{"amount": "cents", "currency": "const:USD"}]}, "cents"),
-        ({"money": [{"amount": "amount", "currency": "currency"}]}, "currency"),
-        ({"compensate": "void", "compensation_map": {"customer": "args:/client"}}, "/client"),
-    ],
-)
+NO_ARGUMENTS: list[Any] = [
+    ({"secret": ["tokn"]}, "tokn"),
+    ({"secret": ["/tokn/0"]}, "/tokn/0"),
+    ({"secret": ["no/pointer"]}, "no/pointer"),
+    ({"recipients": ["to"]}, "to"),
+    ({"money": [{"amount": "cents", "currency": "const:USD"}]}, "cents"),
+    ({"money": [{"amount": "amount", "currency": "currency"}]}, "currency"),
+    ({"compensate": "void", "compensation_map": {"customer": "args:/client"}}, "/client"),
+]
+
+
+@pytest.mark.parametrize(("said", "named"), NO_ARGUMENTS)
 def test_what_a_member_names_is_an_argument(desk: Desk, said: dict[str, Any], named: str) -> None:
     """A secret that is misspelt would stand in the journal in clear."""
     raised = refused(desk, r"is no argument of it.*takes customer, token, amount", hide, **said)
     assert repr(named) in raised
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        *((one, "belongs to the service") for one in sorted(BUILT_IN_TYPES)),
-        *((f"Shop::{one}", "belongs to the service") for one in ("Agent", "User", "Role", "Group", "Action")),
-        *((one, "Cedar reserves") for one in [*sorted(RESERVED_IDENTIFIERS), "Shop::in", "__cedar::Order"]),
-        *(
-            (one, "no type name")
-            for one in ("", "Order Item", "1Order", "Order::", "Bestellung-Ü", "O" * 129)
-        ),
-    ],
-)
+NO_TYPES: list[Any] = [
+    *((one, "belongs to the service") for one in sorted(BUILT_IN_TYPES)),
+    *((f"Shop::{one}", "belongs to the service") for one in ("Agent", "User", "Role", "Group", "Action")),
+    *((one, "Cedar reserves") for one in [*sorted(RESERVED_IDENTIFIERS), "Shop::in", "__cedar::Order"]),
+    *((one, "no type name") for one in ("", "Order Item", "1Order", "Order::", "Bestellung-Ü", "O" * 129)),
+]
+
+
+@pytest.mark.parametrize(("kind", "why"), NO_TYPES)
 def test_an_invalid_resource_type_is_refused(desk: Desk, kind: str, why: str) -> None:
     refused(desk, why, resource=(kind, "text"))
 
@@ -156,8 +150,7 @@ def test_the_reviewed_manifest_selects_the_probe(desk: Desk) -> None:
     assert payments.asked == []
 
 
-def test_a_probe_that_is_not_here_is_missed_before_anything_is_sent(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_probe_that_is_not_here_is_missed_before_anything_is_sent(desk: Desk, refund: Any) -> None:
     desk.publish(refund, probe="find_refund")
     missed = r"import the module.*@probe\('find_refund'\)"
     fails(desk, errors.RegistrationError, (refund, "o-1", 100), match=missed)
@@ -169,19 +162,10 @@ def test_a_probe_that_is_not_here_is_missed_before_anything_is_sent(desk: Desk) 
 
 def test_a_probe_takes_what_its_tool_hands_over(desk: Desk) -> None:
     refund = refund_tool(desk, probe="find_refund")
-
-    @probe(registry=desk.registry)
-    def find_refund(order_id: str, reason: str) -> Unsure:
-        return Unsure(reason)
-
-    fails(desk, errors.NotStageable, (refund, "o-1", 100), match="takes 'reason'")
-    desk.registry._tools.pop("find_refund")
-
-    @probe("find_refund", registry=desk.registry)
-    def left_out(tags: list[str]) -> Unsure:
-        return Unsure()
-
-    fails(desk, errors.NotStageable, (refund, "o-1", 100), match="takes 'tags'", key="t-2")
+    for name, look in {"reason": lambda order_id, reason: Unsure(), "tags": lambda tags: Unsure()}.items():
+        probe("find_refund", registry=desk.registry)(look)
+        fails(desk, errors.NotStageable, (refund, "o-1", 100), match=f"takes '{name}'", key=name)
+        desk.registry._tools.pop("find_refund")
     assert desk.done == []
 
 
@@ -192,7 +176,7 @@ def test_what_the_call_left_out_the_probe_has_a_default_for(desk: Desk) -> None:
     def refund(order_id: str, tags: list[str] | None = None) -> None:
         raise ConnectionError
 
-    @probe("find_refund", registry=desk.registry)
+    @probe(registry=desk.registry)
     def find_refund(tags: list[str] | None = None) -> Happened:
         seen.append(tags)
         return Happened()
@@ -205,13 +189,12 @@ def test_names_are_given_once_to_a_tool_or_a_probe(desk: Desk) -> None:
     def both() -> Unsure:
         return Unsure()
 
-    said: dict[str, Any] = {"registry": desk.registry}
-    probe("find", **said)(unsure)
-    probe("both", **said)(both)
-    tool("refund", resource=("A", "a"), **said)(lambda a: None)
-    a_tool = {"resource": ("A", "const:a"), **said}
-    probes = [probe(name, **said) for name in ("refund", "find")]
-    for taken in (*probes, tool("find", **a_tool), tool("both", **a_tool)):
+    here: dict[str, Any] = {"registry": desk.registry}
+    probe("find", **here)(unsure)
+    probe("both", **here)(both)
+    tool("refund", resource=("A", "a"), **here)(lambda a: None)
+    tools = [tool(name, resource=("A", "const:a"), **here) for name in ("find", "both")]
+    for taken in (*tools, probe("refund", **here), probe("find", **here)):
         with pytest.raises(errors.RegistrationError, match="needs another name"):
             taken(both)
 
@@ -232,14 +215,14 @@ class Missing(Both):
         return Unsure()
 
 
-@pytest.mark.parametrize(
-    ("cls", "options", "raised"),
-    [
-        (Both, {"probe": "find"}, "has a method `probe`, and says probe='find'"),
-        (Strange, {}, "takes 'reason'"),
-        (Missing, {}, "takes 'tags'"),
-    ],
-)
+UNCALLABLE: list[Any] = [
+    (Both, {"probe": "find"}, "has a method `probe`, and says probe='find'"),
+    (Strange, {}, "takes 'reason'"),
+    (Missing, {}, "takes 'tags'"),
+]
+
+
+@pytest.mark.parametrize(("cls", "options", "raised"), UNCALLABLE)
 def test_uncallable_probes_are_refused(desk: Desk, cls: type, options: Any, raised: str) -> None:
     with pytest.raises(errors.RegistrationError, match=raised):
         tool("charge", resource=("Order", "order_id"), registry=desk.registry, **options)(cls)

@@ -1,7 +1,6 @@
 """Declaring tools, their manifests, and the drafts people review."""
 
 import json
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -89,12 +88,10 @@ def test_the_draft_repeats_the_declaration(registry: ToolRegistry) -> None:
     text, number = {"type": "string"}, {"type": "integer"}
     lines = {"type": "array", "items": an_object(sku=text, count=number)}
     kind = {"type": "string", "enum": ["a", "b"]}
-    assert manifest.args == an_object(
-        customer=text, lines=lines, total=number, kind=kind, card=text, title=text
-    )
+    expected = an_object(customer=text, lines=lines, total=number, kind=kind, card=text, title=text)
+    assert manifest.args == expected
     assert (manifest.risk, manifest.groups, manifest.secret) == ("high", ("orders",), ("/card",))
-    assert manifest.money[0].currency == "const:EUR"
-    assert manifest.description == "Create an order."
+    assert (manifest.money[0].currency, manifest.description) == ("const:EUR", "Create an order.")
 
 
 def test_defaults_are_required_in_the_draft_because_they_are_always_written(registry: ToolRegistry) -> None:
@@ -112,13 +109,13 @@ def test_a_draft_without_a_resource_or_of_a_dict_of_anything_is_refused(registry
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """The manifest path of `reviewed_tool`."""
+def path(tmp_path: Any) -> Any:
+    """The manifest path of `reviewed`."""
     return tmp_path / "refund.json"
 
 
 @pytest.fixture
-def reviewed_tool(desk: Desk, path: Path) -> Any:
+def reviewed(desk: Desk, path: Any) -> Any:
     """A refund whose manifest is next to its module."""
     return refund_tool(desk, manifest=path)
 
@@ -126,45 +123,41 @@ def reviewed_tool(desk: Desk, path: Path) -> Any:
 CALL = "o-1", 100
 
 
-def test_a_manifest_next_to_the_module_is_used_by_default(desk: Desk, path: Path, reviewed_tool: Any) -> None:
-    path.write_bytes(manifest_json(tool_of(reviewed_tool).draft_manifest()))
-    run(desk, (reviewed_tool, *CALL))
+def test_a_manifest_next_to_the_module_is_used_by_default(desk: Desk, path: Any, reviewed: Any) -> None:
+    path.write_bytes(manifest_json(tool_of(reviewed).draft_manifest()))
+    run(desk, (reviewed, *CALL))
     assert (desk.face.asked("/v1/tools"), len(desk.done)) == (0, 1)
 
 
-def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, reviewed_tool: Any) -> None:
+def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Any, reviewed: Any) -> None:
     path.write_text("{}")
-    fails(desk, errors.RegistrationError, (reviewed_tool, *CALL), match=r"refund\.json")
+    fails(desk, errors.RegistrationError, (reviewed, *CALL), match=r"refund\.json")
 
 
 ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"order_id": {"type": "string"}}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "says"),
-    [
-        ({"tool": "other"}, errors.RegistrationError, "fix its name"),
-        ({"lane": "live"}, errors.RegistrationError, "make them agree"),
-        ({"args": ONLY_ORDER, "sentence": "Refund"}, errors.RegistrationError, "amount_cents"),
-        ({"aud": "payments-gateway"}, errors.NotStageable, "payments-gateway"),  # it fires elsewhere
-    ],
-)
-def test_manifest_refusals(
-    desk: Desk, path: Path, reviewed_tool: Any, changes: Any, error: Any, says: str
-) -> None:
-    path.write_text(json.dumps(changed(tool_of(reviewed_tool).draft_manifest(), **changes).to_json()))
-    fails(desk, error, (reviewed_tool, *CALL), match=says)
+MISFITS: list[Any] = [
+    ({"tool": "other"}, errors.RegistrationError, "fix its name"),
+    ({"lane": "live"}, errors.RegistrationError, "make them agree"),
+    ({"args": ONLY_ORDER, "sentence": "Refund"}, errors.RegistrationError, "amount_cents"),
+    ({"aud": "payments-gateway"}, errors.NotStageable, "payments-gateway"),  # it fires elsewhere
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "says"), MISFITS)
+def test_manifest_refusals(desk: Desk, path: Any, reviewed: Any, changes: Any, error: Any, says: str) -> None:
+    path.write_text(json.dumps(changed(tool_of(reviewed).draft_manifest(), **changes).to_json()))
+    fails(desk, error, (reviewed, *CALL), match=says)
     assert desk.done == []
 
 
-def test_an_unreviewed_tool_is_denied_with_advice(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_an_unreviewed_tool_is_denied_with_advice(desk: Desk, refund: Any) -> None:
     desk.service.manifests.clear()
     fails(desk, errors.Denied, (refund, *CALL), match="countersign tools export")
 
 
-def test_manifests_are_fetched_once_and_again_after_a_denial(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_manifests_are_fetched_once_and_again_after_a_denial(desk: Desk, refund: Any) -> None:
     for key in ("t-1", "t-2"):
         run(desk, (refund, *CALL), key=key)
     assert desk.face.asked("/v1/tools/refund") == 2  # the first answer was a nonce

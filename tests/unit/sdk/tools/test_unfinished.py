@@ -177,18 +177,14 @@ OPTIONS: Any = [{"failure_means": "not_done"}, {"idempotent": True}, {"own_threa
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
-def test_unfinished_work_is_unknown_even_if_the_tool_says_not_done(
-    desk: Desk, made: Any, options: dict[str, Any]
-) -> None:
+def test_unfinished_work_is_unknown_with_any_option(desk: Desk, made: Any, options: dict[str, Any]) -> None:
     fails(desk, errors.OutcomeUnknown, returning(desk, made, **options), match=NOT_RUN)
     assert (len(desk.done), ran) == (1, [])
 
 
 @pytest.mark.parametrize("own_thread", [False, True])
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
-def test_unfinished_work_is_unknown_in_an_async_transaction(
-    desk: Desk, made: Callable[[str], Any], own_thread: bool
-) -> None:
+def test_unfinished_work_is_unknown_in_an_async_transaction(desk: Desk, made: Any, own_thread: bool) -> None:
     @order_tool(desk)
     async def later(order_id: str) -> Any:
         return [made(order_id)]

@@ -1,10 +1,7 @@
 """What cannot be written as JSON is refused at staging: by name and place, and without quoting it."""
 
-from __future__ import annotations
-
 import dataclasses
 import traceback
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -70,14 +67,14 @@ class LyingText(str):
         return b"all well"
 
 
-def deep(depth: int, wrap: Callable[[Any], Any]) -> Any:
+def deep(depth: int, wrap: Any) -> Any:
     value: Any = wrap(None)
     for _ in range(depth):
         value = wrap(value)
     return value
 
 
-def of_itself(made: Any, put: Callable[[Any, Any], object]) -> Any:
+def of_itself(made: Any, put: Any) -> Any:
     put(made, made)
     return made
 
@@ -95,7 +92,7 @@ def shared() -> list[Any]:
     return found
 
 
-WRAPS: dict[str, Callable[[Any], Any]] = {
+WRAPS: Any = {
     "lists": lambda inner: [inner],
     "tuples": lambda inner: (inner,),
     "objects": lambda inner: {"a": inner},
@@ -104,7 +101,7 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
     "lists and objects": lambda inner: [{"a": inner}],
 }
 
-VALUES: dict[str, Callable[[], Any]] = {
+VALUES: Any = {
     **{
         f"{depth} levels of {name}": lambda depth=depth, wrap=wrap: deep(depth, wrap)  # type: ignore[misc]
         for depth in DEPTHS
@@ -176,26 +173,26 @@ def unserialisable(value: Unserialisable) -> None: ...
 @pytest.mark.parametrize(
     ("fn", "value"), [(checked, {"number": 1}), (unserialisable, {}), (anything, Unserialisable())]
 )
-def test_a_model_whose_own_code_raises_refuses_the_call(fn: Callable[..., object], value: Any) -> None:
+def test_a_model_whose_own_code_raises_refuses_the_call(fn: Any, value: Any) -> None:
     with pytest.raises(NotStageable, match="Error") as refused:
         Signature(fn, "act").freeze((value,), {})
     assert SECRET not in trace_of(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("value", "place"),
-    [
-        ({"lines": [{"to": "a"}, {"to": "b\udcff"}]}, "/lines/1/to"),
-        ({"lines": [1, {"\udcff": 1}]}, "/lines/1"),
-        ({"lines": {"\udcff": {"a": 2**60}}}, "/lines"),
-        ({"\x1b[2J": [2**60]}, "/*/0"),
-        ({"lines": [float("inf")]}, "/lines/0"),
-        ([{"a": {"__entity": 1}}], "/0/a"),
-        ([Decimal(1)], "/0"),
-        (Model(held=[1, b""]), "/held/1"),
-        (Held([1, b""]), "/held/1"),
-    ],
-)
+POINTED: list[Any] = [
+    ({"lines": [{"to": "a"}, {"to": "b\udcff"}]}, "/lines/1/to"),
+    ({"lines": [1, {"\udcff": 1}]}, "/lines/1"),
+    ({"lines": {"\udcff": {"a": 2**60}}}, "/lines"),
+    ({"\x1b[2J": [2**60]}, "/*/0"),
+    ({"lines": [float("inf")]}, "/lines/0"),
+    ([{"a": {"__entity": 1}}], "/0/a"),
+    ([Decimal(1)], "/0"),
+    (Model(held=[1, b""]), "/held/1"),
+    (Held([1, b""]), "/held/1"),
+]
+
+
+@pytest.mark.parametrize(("value", "place"), POINTED)
 def test_the_refusal_points_at_the_place(value: Any, place: str) -> None:
     with pytest.raises(NotStageable) as refused:
         Signature(anything, "act").freeze((value,), {})

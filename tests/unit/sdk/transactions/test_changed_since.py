@@ -1,36 +1,27 @@
 """A key is run again after a manifest has changed: the calls are the same, so it is the same step."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from countersign import SQLiteAdapter, errors, resume
-from countersign.contract import EffectState
 from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, states
 from tests.fakes.running import Left, fails, refusing_tool, run
 from tests.unit.sdk.full_disk import full_after
 
 STEP = ["o-1", "o-2", "o-3"]
-CHANGES: dict[str, dict[str, Any]] = {
-    "its title": {"title": "Pay back"},
-    "its risk": {"risk": "high"},
-    "that it is idempotent": {"idempotent": True},
-    "how long it may take": {"timeout_seconds": 5},
-}
+CHANGES = [{"title": "Pay back"}, {"risk": "high"}, {"idempotent": True}, {"timeout_seconds": 5}]
 
 
 @pytest.fixture
-def calls(refund: Any) -> Callable[..., Any]:
+def calls(refund: Any) -> Any:
     """The refunds of these orders."""
     return lambda orders=STEP: [(refund, order, 100) for order in orders]
 
 
 @pytest.fixture
-def cut(desk: Desk, calls: Any) -> Callable[[int], None]:
+def cut(desk: Desk, calls: Any) -> Any:
     """Runs the step on a disk that takes nothing more once so many calls have begun."""
 
     def cut_after(begun: int) -> None:
@@ -40,7 +31,7 @@ def cut(desk: Desk, calls: Any) -> Callable[[int], None]:
     return cut_after
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_what_ended_well_is_found_with_its_results(desk: Desk, refund: Any, calls: Any, change: Any) -> None:
     """And its live work is not done twice."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), "o-1", "first"
@@ -87,16 +78,12 @@ def test_unfinished_keeps_the_key(desk: Desk, calls: Any, cut: Any, others: list
     before = states(desk)
     reported = spent(desk, *calls(others)).said
     assert f"(outcome {outcome}): another list of calls was committed; nothing was fired now." in reported
-    assert "It is not finished" in reported and "`countersign resume --tools MODULE`" in reported
-    assert "Do not repeat it under another key" in reported and "might happen twice" in reported
-    assert "nothing left to do" not in reported and "use another key" not in reported
+    assert "Do not repeat it under another key" in reported and "use another key" not in reported
     assert (len(desk.done), states(desk)) == (2, before)
 
 
 @pytest.mark.parametrize("change", [{"title": "Pay back"}, {"idempotent": True}, {}], ids=str)
-def test_what_was_cut_goes_on_by_the_list_of_then(
-    desk: Desk, refund: Any, calls: Any, cut: Any, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
-) -> None:
+def test_a_cut_step_goes_on(desk: Desk, refund: Any, calls: Any, cut: Any, caplog: Any, change: Any) -> None:
     """As recovery does: what was firing is unknown, and nothing is called twice or anew. People agreed to the manifest
     of then, and by that one a second call acts twice.
     """
@@ -112,21 +99,6 @@ def test_what_was_cut_goes_on_by_the_list_of_then(
     assert len(desk.done) == 2
 
 
-@pytest.mark.parametrize("settled", [EffectState.FIRED, EffectState.FAILED])
-def test_what_a_person_settled_is_heard(desk: Desk, refund: Any, calls: Any, cut: Any, settled: Any) -> None:
-    cut(3)
-    unknown = fails(desk, errors.OutcomeUnknown, *calls())
-    desk.publish(refund, title="Pay back")
-    desk.service.settle(unknown.txn.txn, unknown.placed[2].effect_id, settled)
-    with desk.restarted() as later:
-        if settled is EffectState.FAILED:
-            fails(later, errors.EffectFailed, *calls())
-        else:
-            first, _, third = run(later, *calls()).placed
-            assert first.result["refund_id"] == "r-o-1-100" and third.outcome == "fired"
-    assert len(desk.done) == 3
-
-
 @pytest.mark.parametrize("by", ["its program", "recovery"])
 def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any, cut: Any, by: str) -> None:
     """The time to fire is renewed, and there the service decides by what its bundle holds now."""
@@ -135,13 +107,10 @@ def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any
     desk.publish(refund, title="Pay back")
     with desk.restarted() as later:
         if by == "recovery":
-            (reported,) = (one.note for one in resume(later.runtime))
+            reported = resume(later.runtime)[0].note
         else:
             reported = fails(later, errors.ReleaseLapsed, *calls()).said
-    assert (
-        "the service did not extend the time to fire. Nothing of this transaction remains in effect"
-        in reported
-    )
+    assert "the service did not extend the time to fire" in reported
     assert (desk.done, set(states(desk).values())) == ([], {"unused"})
 
 

@@ -2,22 +2,19 @@
 under the traceback the state of the step and how it goes on.
 """
 
-from __future__ import annotations
-
 import math
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
-from countersign import SQLiteAdapter, Transaction, errors, tracing
+from countersign import Transaction, errors, tracing
 from countersign.journal.transactions import Transactions
 from countersign.transactions.call_list import CallList
 from countersign.transactions.intake import Intake
 from countersign.transactions.step import Step
-from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, failing_tool, notes_in, refund_tool
 from tests.fakes.running import fails, run
 from tests.unit.sdk.journal.test_heartbeat import until
 from tests.unit.sdk.journals import BOTH
@@ -26,21 +23,17 @@ from tests.unit.sdk.transactions.looks import on_view
 on_both = pytest.mark.parametrize("engine", BOTH)
 
 
-def once(place: Any, name: str, when: str) -> Callable[[pytest.MonkeyPatch], None]:
+def once(place: Any, name: str, when: str) -> Any:
     """An interrupt as that is called first, or as it has answered."""
 
     def arm(patch: pytest.MonkeyPatch) -> None:
-        real, left = getattr(place, name), [1]
+        real = getattr(place, name)
 
         def act(*args: Any, **options: Any) -> Any:
-            strikes = bool(left)
-            left.clear()
-            if strikes and when == "before":
-                raise KeyboardInterrupt
-            answer = real(*args, **options)
-            if strikes:
-                raise KeyboardInterrupt
-            return answer
+            patch.setattr(place, name, real)
+            if when == "after":
+                real(*args, **options)
+            raise KeyboardInterrupt
 
         patch.setattr(place, name, act)
 
@@ -56,7 +49,7 @@ def after_it_is_current(patch: pytest.MonkeyPatch) -> None:
     once(variable, "set", "after")(patch)
 
 
-PLACES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+PLACES: Any = {
     "entered": after_it_is_current,
     "the calls are over": once(Intake, "end", "after"),
     "before its span": once(tracing, "span", "before"),
@@ -69,8 +62,7 @@ DONE = {"as it ends", "it has ended"}
 
 @on_both
 @pytest.mark.parametrize("where", PLACES)
-def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str, refund: Any) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
+def test_it_leaves_nothing_open_and_the_key_free(desk: Desk, where: str, refund: Any, note: Any) -> None:
 
     def step(key: str) -> Transaction:
         return run(desk, (note, key, "hello"), (refund, key, 100), key=key).txn
@@ -80,18 +72,8 @@ def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str,
         with pytest.raises(KeyboardInterrupt):
             step("t-1")
     assert len(desk.done) == len(notes_in(desk.folder / "notes.db")) == (where in DONE)
-    heard: list[Any] = []
-
-    def elsewhere() -> None:
-        try:
-            heard.append(step("t-1").state)
-        except errors.TransactionBusy as busy:
-            heard.append(busy)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert heard == ["settled"]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(step, "t-1").result().state == "settled"
     assert step("t-2").state == "settled"
     assert ([one[1] for one in desk.done], len(notes_in(desk.folder / "notes.db"))) == (["t-1", "t-2"], 2)
 
@@ -113,14 +95,6 @@ def notes(error: BaseException) -> str:
     return "\n".join(getattr(error, "__notes__", []))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_of_a_tool_notes_fired_and_unknown_effects(desk: Desk, error: Any) -> None:
-    wire = failing_tool(desk, error(), "wire")
-    reported = notes(fails(desk, error, (refund_tool(desk), "o-1", 5), (wire, "o-1")).error)
-    assert "transaction 't-1': redeemed (refund#1 fired, wire#2 unknown)" in reported
-    assert "`countersign resume --tools MODULE`" in reported
-
-
 def interrupt() -> None:
     raise KeyboardInterrupt
 
@@ -129,36 +103,28 @@ def gone(*_: object) -> NoReturn:
     raise errors.JournalError("the disk is gone")
 
 
-def test_an_interrupt_while_waiting_notes_the_pending_review(desk: Desk, refund: Any) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_of_a_tool_notes_fired_and_unknown_effects(desk: Desk, error: Any, refund: Any) -> None:
+    wire = failing_tool(desk, error(), "wire")
+    reported = notes(fails(desk, error, (refund, "o-1", 5), (wire, "o-1")).error)
+    assert "transaction 't-1': redeemed (refund#1 fired, wire#2 unknown)" in reported
+    assert "`countersign resume --tools MODULE`" in reported
+
+
+def test_an_interrupt_before_firing_notes_the_state_of_the_step(desk: Desk, refund: Any) -> None:
     on_view(desk, interrupt)
-    reported = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
-    assert (
-        reported.startswith("transaction 't-1': parked (refund#1 review); ") and "goes on with it" in reported
-    )
-
-
-def test_an_interrupt_before_firing_notes_that_only_the_block_continues(desk: Desk) -> None:
+    waiting = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
+    assert waiting.startswith("transaction 't-1': parked (refund#1 review); ")
     desk.face.faults["/v1/transactions"] = [KeyboardInterrupt()]
-    reported = notes(fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5)).error)
-    assert (
-        "stopped (refund#1 staged); nothing more of it is begun until the same block runs again" in reported
-    )
+    stopped = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 5), key="t-2").error)
+    assert "stopped (refund#1 staged)" in stopped and "until the same block runs again" in stopped
+    assert notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 5), (interrupt,), key="t-3").error) == ""
 
 
-def test_an_interrupt_of_the_body_adds_no_note(desk: Desk) -> None:
-    stopped = fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5), (interrupt,)).error
-    assert notes(stopped) == ""
-
-
-def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop() -> None:
-        monkeypatch.setattr(Transactions, "require", gone)
-        raise KeyboardInterrupt
-
-    on_view(desk, stop)
-    stopped = fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 90_000), wait=60).error
-    assert notes(stopped) == ""
-    monkeypatch.undo()
+def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, refund: Any) -> None:
+    with pytest.MonkeyPatch.context() as broken:
+        on_view(desk, lambda: (broken.setattr(Transactions, "require", gone), interrupt()))
+        assert notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error) == ""
 
 
 # ---------------------------------------------------------------------- a journal that is away for a moment
@@ -201,7 +167,7 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
 
 
 @pytest.fixture
-def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Called, the journal cannot be read from the moment the placeholders are set."""
     settle = CallList.settle
 
@@ -219,13 +185,12 @@ def test_what_has_fired_is_known_without_the_journal(desk: Desk, unreadable: Any
     left = run(desk, (refund_tool(desk), "o-1", 100), (unreadable,))
     back = left.placed[0]
     assert (back.outcome, back.result, len(desk.done)) == ("fired", {"refund_id": "r-o-1-100"}, 1)
-    reported = f"what became of transaction {left.txn.txn[:12]} cannot be read: the disk is gone"
-    assert reported in caplog.text
+    assert f"what became of transaction {left.txn.txn[:12]} cannot be read: the disk is gone" in caplog.text
 
 
 @pytest.mark.parametrize(("submitted", "reported"), [(False, "never submitted"), (True, "not known whether")])
 @on_both
-def test_of_what_did_not_return_is_said_what_is_known(
+def test_a_missing_result_says_why(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, unreadable: Any, submitted: bool, reported: str
 ) -> None:
     def broken(*_: object) -> NoReturn:
@@ -240,8 +205,7 @@ def test_of_what_did_not_return_is_said_what_is_known(
 
 
 @on_both
-def test_an_error_of_the_body_is_noted_and_live_work_is_undone(desk: Desk, outage: Outage) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
+def test_an_error_of_the_body_undoes_live_work(desk: Desk, outage: Outage, note: Any, refund: Any) -> None:
     with pytest.raises(ZeroDivisionError), desk.step():
         note("o-1", "hello")
         refund("o-1", 100)

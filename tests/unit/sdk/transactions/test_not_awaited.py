@@ -5,16 +5,15 @@ that outlives its block is refused.
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 
-from countersign import MemoryAdapter, SQLiteAdapter, Transaction, errors, run_transaction, tool, transaction
+from countersign import MemoryAdapter, SQLiteAdapter, errors, run_transaction, tool, transaction
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in
+from tests.fakes.desk import Desk, asked_of_policy, notes_in
 from tests.fakes.running import order_tool
 
 pytestmark = pytest.mark.anyio
@@ -47,24 +46,15 @@ def in_block(desk: Desk, body: Any) -> Any:
 keep: list[Any] = []
 
 
-async def dropped(mail: Any) -> None:
-    mail("o-1")
-
-
-async def kept(mail: Any) -> None:
-    keep.append(mail("o-1"))
-
-
-async def one_of_two(mail: Any) -> None:
-    await mail("o-2")
-    mail("o-1")
-
-
 @NEVER
-@pytest.mark.parametrize("forget", [dropped, kept, one_of_two])
+@pytest.mark.parametrize("forget", [lambda call: None, keep.append])
 def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget: Any) -> None:
+    async def body(_: object) -> None:
+        await mail("o-2")
+        forget(mail("o-1"))
+
     with pytest.raises(errors.MisuseError, match=NOT_AWAITED):
-        in_block(desk, lambda _: forget(mail))
+        in_block(desk, body)
     keep.clear()
     assert (desk.done, asked_of_policy(desk)) == ([], [])
     assert in_block(desk, lambda _: mail("o-1")).state == "settled"
@@ -81,31 +71,17 @@ async def test_a_task_that_had_not_begun_counts_as_not_awaited(desk: Desk, mail:
 
 
 @NEVER
-def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, tmp_path: Path, mail: Any) -> None:
-    path = notes_database(tmp_path)
-    note = note_tool(desk, SQLiteAdapter(path))
+def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, notes: Any, note: Any, mail: Any) -> None:
+    @tool("jot", lane="live", adapter=SQLiteAdapter(notes), registry=desk.registry)
+    async def jot(text: str) -> None: ...
 
-    async def step(_: object) -> None:
-        note("o-1", "hello")
-        mail("o-1")
-
-    with pytest.raises(errors.MisuseError, match=NOT_AWAITED):
-        asyncio.run(run_transaction(step, key="t-1", runtime=desk.runtime))
     with pytest.raises(errors.MisuseError, match=NOT_AWAITED + r", in `async with"), desk.step():
         note("o-1", "hello")
         mail("o-1")
-    assert (notes_in(path), desk.done) == ([], [])
-
-
-@NEVER
-def test_a_live_call_is_named_too_and_each_tool_once(desk: Desk, tmp_path: Path, mail: Any) -> None:
-    @tool("jot", lane="live", adapter=SQLiteAdapter(notes_database(tmp_path)), registry=desk.registry)
-    async def jot(text: str) -> None: ...
-
     with pytest.raises(errors.MisuseError, match=r"^jot, mail was called"), desk.step():
-        jot("a")
-        jot("b")
-        mail("o-1")
+        for call, text in ((jot, "a"), (jot, "b"), (mail, "o-1")):
+            call(text)  # each tool is named once
+    assert (notes_in(notes), desk.done) == ([], [])
 
 
 # ------------------------------------------------------------------------------------ what is no oversight
@@ -165,62 +141,40 @@ SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"
 
 
-def adding_tool(desk: Desk) -> tuple[Callable[[int], Awaitable[int]], MemoryAdapter]:
-    memory = MemoryAdapter({"n": 0})
-
-    @tool("add", lane="live", adapter=memory, registry=desk.registry)
-    async def add(amount: int) -> int:
-        """Add to the number."""
-        memory["n"] = memory["n"] + amount
-        return int(memory["n"])
-
-    return add, memory
-
-
-async def later(go: asyncio.Event, call: Callable[[], Any]) -> None:
+async def later(go: asyncio.Event, call: Any) -> None:
     await go.wait()
     answer = call()
     if asyncio.iscoroutine(answer):
         await answer
 
 
-async def fails() -> None:
-    raise LookupError("no")
-
-
-async def begun_in_a_block_taken_back(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
-    with pytest.raises(LookupError):
-        async with transaction(runtime=desk.runtime):
-            with txn.parallel():
-                task = asyncio.create_task(late)
-                await asyncio.gather(task, fails())  # which cancels nothing else
-    return task
-
-
-async def begun_in_a_block_that_ended(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
-    with txn.parallel():
-        return asyncio.create_task(late)
-
-
-async def begun_in_a_nested_one(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
-    with pytest.raises(LookupError):
-        async with transaction(runtime=desk.runtime):
-            task = asyncio.create_task(late)
-            await fails()
-    return task
-
-
-BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_nested_one]
+BEGUN = {  # in a nested block that raises, in a parallel block
+    "a block taken back": (True, True),
+    "a block that ended": (False, True),
+    "a nested one": (True, False),
+}
 
 
 @pytest.mark.parametrize("lane", ["staged", "live"])
-@pytest.mark.parametrize("begun", BEGUN)
-async def test_a_straggler_does_not_land_in_the_next(desk: Desk, refund: Any, begun: Any, lane: str) -> None:
-    add, memory = adding_tool(desk)
+@pytest.mark.parametrize(("nested", "parallel"), BEGUN.values(), ids=BEGUN)
+async def test_a_straggler_does_not_land_in_the_next(
+    desk: Desk, refund: Any, nested: bool, parallel: bool, lane: str
+) -> None:
+    memory = MemoryAdapter({"n": 0})
+
+    @tool("add", lane="live", adapter=memory, registry=desk.registry)
+    async def add(amount: int) -> None:
+        memory["n"] = memory["n"] + amount
+
     async with desk.step() as txn:
         go = asyncio.Event()
         call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
-        task = await begun(desk, txn, later(go, call))
+        with suppress(LookupError):
+            async with transaction(runtime=desk.runtime) if nested else nullcontext():
+                with txn.parallel() if parallel else nullcontext():
+                    task = asyncio.create_task(later(go, call))
+                    if nested:
+                        raise LookupError
         with txn.parallel():
             go.set()
             with pytest.raises(errors.OutsideTransaction, match=REFUSED):
@@ -253,28 +207,22 @@ def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk, refund: 
 # ------------------------------------------------------------------------------ after the whole transaction
 
 
-@pytest.mark.parametrize("way", ["a block", "a function", "a dry run"])
-async def test_a_task_begun_inside_opens_its_own_afterwards(desk: Desk, refund: Any, way: str) -> None:
-
-    async def step(txn: Transaction) -> None:
+@pytest.mark.parametrize("dry", [False, True])
+async def test_a_task_begun_inside_opens_its_own_afterwards(desk: Desk, refund: Any, dry: bool) -> None:
+    async def step(_: object) -> None:
         refund("later", 100)
 
     async def own() -> None:
-        if way == "a block":
-            async with desk.step("t-2"):
-                refund("later", 100)
-        else:
-            dry = {"dry_run": True} if way == "a dry run" else {}
-            await run_transaction(step, key="t-2", runtime=desk.runtime, **dry)  # type: ignore[call-overload]
+        options: Any = {"dry_run": True} if dry else {}
+        await run_transaction(step, key="t-2", runtime=desk.runtime, **options)
 
     go = asyncio.Event()
     async with desk.step():
         task = asyncio.create_task(later(go, own))
-        if way != "a dry run":
+        if not dry:
             with pytest.raises(errors.MisuseError, match="close the outer one first"):
                 await asyncio.create_task(own())
         refund("o-1", 100)
     go.set()
     await task
-    fired = [] if way == "a dry run" else [("refund", "later", 100)]
-    assert desk.done == [("refund", "o-1", 100), *fired]
+    assert desk.done == [("refund", "o-1", 100), ("refund", "later", 100)][: 1 if dry else 2]

@@ -1,8 +1,8 @@
 """A waiting run outlasts an unavailable service, a quota and a busy worker, and not longer than `wait`."""
 
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,7 +11,6 @@ import pytest
 from countersign import OutcomeUnknown, OverQuota, ReviewPending, SQLiteAdapter, TransactionBusy
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState
-from countersign.contract.wire import TransactionView
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, failing_tool, make_runtime, note_tool, notes_in, refund_tool
 from tests.fakes.running import fails
@@ -44,7 +43,7 @@ def refunds(desk: Desk) -> Any:
 
 
 @pytest.fixture
-def live_step(desk: Desk, notes: Path, refunds: Any) -> Any:
+def live_step(desk: Desk, notes: Any, refunds: Any) -> Any:
     """A step with live work, which therefore runs again once people have agreed."""
     note = note_tool(desk, SQLiteAdapter(notes))
     return lambda _: (note("o-1", "x"), refunds(_))
@@ -78,7 +77,7 @@ def refusing(desk: Desk, refused: Refused, times: int, act: Any = lambda: None) 
     """The service refuses so many looks at a transaction; at the next, somebody acts."""
     wait, looks = desk.service.wait, itertools.count(1)
 
-    def look(txn: str, seconds: float) -> TransactionView:
+    def look(txn: str, seconds: float) -> Any:
         desk.clock.advance(5)
         if next(looks) <= times:
             raise refused
@@ -86,13 +85,6 @@ def refusing(desk: Desk, refused: Refused, times: int, act: Any = lambda: None) 
         return wait(txn, 0)
 
     desk.service.wait = look  # type: ignore[method-assign]
-
-
-def test_over_its_quota_who_waits_for_a_person_goes_on_waiting(desk: Desk, notify: Any, slept: Any) -> None:
-    refusing(desk, TOO_MANY, 20, lambda: settle(desk))  # which is five looks, each tried four times
-    waited(desk, notify, 600)
-    assert desk.done == [("notify", "o-1")]
-    assert slept.count(60) == 5  # as long as the service says that it lasts
 
 
 @pytest.mark.usefixtures("slept")
@@ -104,9 +96,7 @@ def test_an_unknown_outcome_is_raised_despite_a_refusal(desk: Desk, notify: Any,
     assert desk.done == [("notify", "o-1")]
 
 
-def test_over_its_quota_a_waiting_program_learns_the_reviewers(
-    desk: Desk, live_step: Any, slept: Any
-) -> None:
+def test_over_its_quota_the_reviewers_are_known(desk: Desk, live_step: Any, slept: Any) -> None:
     refusing(desk, TOO_MANY, 10_000)
     with pytest.raises(ReviewPending, match="so many") as pending:
         waited(desk, live_step, 30)
@@ -114,37 +104,42 @@ def test_over_its_quota_a_waiting_program_learns_the_reviewers(
     assert all(pause <= 30 for pause in slept)  # and no longer than the given wait
 
 
-@pytest.mark.parametrize("step", ["refunds", "live_step"])
-def test_it_obeys_retry_after(desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest) -> None:
-    refusing(desk, TOO_MANY, 12, lambda: desk.service.approve(TXN))  # three looks, each tried four times
+def approve(desk: Desk) -> None:
+    desk.service.approve(TXN)
+
+
+WAITING = [("notify", 5, settle), ("refunds", 3, approve), ("live_step", 3, approve)]
+
+
+@pytest.mark.parametrize(("step", "looks", "act"), WAITING)
+def test_it_obeys_retry_after(desk: Desk, slept: Any, step: str, looks: int, act: Any, request: Any) -> None:
+    refusing(desk, TOO_MANY, 4 * looks, lambda: act(desk))  # each look is tried four times
     waited(desk, request.getfixturevalue(step), 600)
-    assert (slept.count(60), desk.done) == (3, LARGE)
+    assert (slept.count(60), len(desk.done)) == (looks, 1)
 
 
 @pytest.mark.parametrize(("times", "wait"), [(8, 600), (10_000, 200)])  # each submission is tried four times
-def test_over_its_quota_at_the_run_after_the_answer_it_runs_again_in_its_time(
-    desk: Desk, notes: Path, live_step: Any, slept: Any, monkeypatch: Any, times: int, wait: int
+def test_a_rerun_over_its_quota_is_retried(
+    desk: Desk, notes: Any, live_step: Any, slept: Any, times: int, wait: int
 ) -> None:
     submit, refused = desk.service.submit, itertools.count(1)
 
-    def submitted(*args: Any, **more: Any) -> TransactionView:
+    def submitted(*args: Any, **more: Any) -> Any:
         if next(refused) <= times:
             raise TOO_MANY
         return submit(*args, **more)
 
-    def approve() -> None:
+    def act() -> None:
         desk.service.approve(TXN)
-        monkeypatch.setattr(desk.service, "submit", submitted)
+        desk.service.submit = submitted  # type: ignore[method-assign]
 
-    on_view(desk, approve)
-    if times == 8:
+    on_view(desk, act)
+    with pytest.raises(OverQuota) if times > 8 else nullcontext():
         waited(desk, live_step, wait)
-        assert (notes_in(notes), desk.done, slept.count(60)) == ([("o-1", "x")], LARGE, 2)
+    if times > 8:
+        assert (notes_in(notes), desk.done, 200 <= sum(slept) < 210) == ([], [], True)
     else:
-        with pytest.raises(OverQuota):
-            waited(desk, live_step, wait)
-        assert (notes_in(notes), desk.done) == ([], [])
-        assert 200 <= sum(slept) < 210
+        assert (notes_in(notes), desk.done, slept.count(60)) == ([("o-1", "x")], LARGE, 2)
 
 
 def test_a_worker_that_looks_does_not_end_who_waits(desk: Desk, live_step: Any, monkeypatch: Any) -> None:
@@ -167,8 +162,7 @@ def test_a_busy_transaction_is_reported_at_the_first_run(desk: Desk, refunds: An
     settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
     runtime = make_runtime(settings, desk.face, desk.registry, desk.clock)
     with desk.another_process() as elsewhere, runtime:
-        held = elsewhere.journal.leases.acquire(TXN)
-        assert not isinstance(held, str)
+        held: Any = elsewhere.journal.leases.acquire(TXN)
         with pytest.raises(TransactionBusy):
             waited(replace(desk, runtime=runtime), refunds, 600)
         elsewhere.journal.leases.release(held)

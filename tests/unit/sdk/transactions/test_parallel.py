@@ -3,16 +3,15 @@
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import SQLiteAdapter, current_effect, errors, transaction
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in, refund_tool
+from countersign import current_effect, errors, transaction
+from tests.fakes.desk import Desk, asked_of_policy, notes_in, refund_tool
 from tests.fakes.running import order_tool, run, run_async
+from tests.unit.sdk.full_disk import full
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 
@@ -30,12 +29,12 @@ def meeting_tool(desk: Desk, parties: int, name: str = "meet") -> Any:
     return meet
 
 
-def inside(pool: ThreadPoolExecutor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+def inside(pool: ThreadPoolExecutor, fn: Any, *args: Any) -> Future[Any]:
     """Call it in a thread of the pool that has a copy of this one's context."""
     return pool.submit(contextvars.copy_context().run, fn, *args)
 
 
-def in_block(desk: Desk, body: Callable[..., Any], key: str = "t-1") -> Any:
+def in_block(desk: Desk, body: Any, key: str = "t-1") -> Any:
     """Run this in an event loop, in a parallel block of a transaction, which it gets."""
 
     async def main() -> Any:
@@ -70,8 +69,7 @@ def test_async_tools_of_the_block_fire_at_the_same_time(desk: Desk) -> None:
         return order_id
 
     met = asyncio.run(run_async(desk, [(meet, f"o-{n}") for n in range(3)])).placed
-    assert [one.result for one in met] == ["o-0", "o-1", "o-2"]
-    assert set(began) == {one.call_key for one in met}
+    assert ([one.result for one in met], set(began)) == (["o-0", "o-1", "o-2"], {one.call_key for one in met})
 
 
 def test_of_neighbouring_blocks_the_first_ends_before_the_second_begins(desk: Desk) -> None:
@@ -80,26 +78,10 @@ def test_of_neighbouring_blocks_the_first_ends_before_the_second_begins(desk: De
     assert [one[0] for one in desk.done] == ["first", "first", "second", "second"]
 
 
-def test_only_the_idempotent_ones_that_failed_are_called_again_with_their_keys(desk: Desk) -> None:
-    calls: list[tuple[str, str]] = []
-
-    @order_tool(desk, idempotent=True)
-    def flaky(order_id: str) -> str:
-        calls.append((order_id, current_effect().call_key))
-        if order_id != "o-1" and len([one for one in calls if one[0] == order_id]) == 1:
-            raise ConnectionError("once")
-        return order_id
-
-    left = run(desk, [(flaky, f"o-{n}") for n in range(3)])
-    assert ([one.result for one in left.placed], left.txn.state) == (["o-0", "o-1", "o-2"], "settled")
-    assert sorted(one[0] for one in calls) == ["o-0", "o-0", "o-1", "o-2", "o-2"]
-    assert len({key for _, key in calls}) == 3
-
-
 # ------------------------------------------------------------------------------- where calls come from
 
 
-async def from_tasks(refund: Callable[..., Any], orders: list[str]) -> None:
+async def from_tasks(refund: Any, orders: list[str]) -> None:
     async def one(order: str) -> None:
         refund(order, 100)
 
@@ -125,8 +107,7 @@ def test_calls_of_tasks_and_threads_have_one_order(desk: Desk, refund: Any) -> N
     assert (called("t-1", orders[::-1]), desk.done) == (first, [])  # the same list: nothing fires again
 
 
-def test_threads_of_a_pool_join_with_a_copy_of_the_context_and_equal_calls_are_one(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_threads_join_with_a_copy_of_the_context(desk: Desk, refund: Any) -> None:
     with desk.step() as txn, txn.parallel(), ThreadPoolExecutor(4) as pool:
         calls = [inside(pool, refund, f"o-{n % 4}", 100) for n in range(16)]
         made = {id(call.result(SECONDS)): call.result() for call in calls}
@@ -181,21 +162,14 @@ def test_a_block_inside_a_nested_transaction_is_taken_back_with_it(desk: Desk, r
     assert desk.done == [("refund", "o-2", 100)]
 
 
-def test_a_failing_task_cancels_its_group_and_undoes_the_transaction(desk: Desk, notes: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    async def sleeper() -> None:
-        refund("o-1", 100)
-        await asyncio.sleep(SECONDS)
-
+def test_a_failing_task_undoes_the_transaction(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     async def failing() -> None:
-        await asyncio.sleep(0)
+        refund("o-1", 100)
         raise ValueError
 
     async def body(_: object) -> None:
         note("o-1", "hello")
         async with asyncio.TaskGroup() as group:
-            group.create_task(sleeper())
             group.create_task(failing())
 
     with pytest.raises(ExceptionGroup):
@@ -212,14 +186,10 @@ def test_a_tool_bound_to_one_thread_is_refused_in_a_parallel_block(desk: Desk) -
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_calls_that_could_not_be_put_in_order_are_not_committed(desk: Desk, monkeypatch: Any) -> None:
-    refund = refund_tool(desk)
-
-    def lost(*_: Any, **__: Any) -> int:
-        raise errors.JournalError("the disk is full")
+def test_unordered_calls_are_not_committed(desk: Desk, monkeypatch: Any, refund: Any) -> None:
 
     async def body(_: object) -> None:
-        monkeypatch.setattr(desk.runtime.journal.transactions, "relist", lost)
+        monkeypatch.setattr(desk.runtime.journal.transactions, "relist", full)
         await from_tasks(refund, [f"o-{n}" for n in range(6)])
 
     with pytest.raises(errors.SavepointLost, match="disk is full"):

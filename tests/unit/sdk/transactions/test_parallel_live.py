@@ -4,19 +4,17 @@ import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersign import MemoryAdapter, SQLiteAdapter, errors, tool, transaction
-from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
+from tests.fakes.desk import Desk, note_tool, notes_in, record_of, refund_tool
 from tests.fakes.running import run
 from tests.unit.sdk.transactions.test_parallel import SECONDS, in_block, inside
 
 
-def test_scenario_51_live_effects_of_many_threads_do_not_disturb_each_other(desk: Desk, notes: Path) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes))
+def test_scenario_51_live_effects_of_threads_take_turns(desk: Desk, notes: Any, note: Any) -> None:
     orders = [f"o-{n:02}" for n in range(20)]
     with desk.step() as txn, txn.parallel(), ThreadPoolExecutor(4) as pool:
         made = [inside(pool, note, order, "bad" if order[-1] == "3" else "good") for order in orders]
@@ -24,8 +22,8 @@ def test_scenario_51_live_effects_of_many_threads_do_not_disturb_each_other(desk
     assert [order for order, _ in notes_in(notes)] == [one for one in orders if one[-1] != "3"]
 
 
-def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None:
-    database, inside = SQLiteAdapter(notes), [0, 0]
+def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Any, database: Any) -> None:
+    inside = [0, 0]
 
     @tool("slow_note", lane="live", adapter=database, registry=desk.registry)
     async def slow_note(order_id: str) -> None:
@@ -45,10 +43,7 @@ def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None
     assert ([one for one, _ in notes_in(notes)], inside[1]) == (["o-0", "o-2", "o-4"], 1)
 
 
-def test_a_plain_live_tool_does_not_stop_the_loop_for_one_that_runs_in_it(desk: Desk, notes: Path) -> None:
-    database = SQLiteAdapter(notes)
-    note = note_tool(desk, database)
-
+def test_a_plain_live_tool_does_not_stop_the_loop(desk: Desk, notes: Any, database: Any, note: Any) -> None:
     @tool("think", lane="live", adapter=database, registry=desk.registry)
     async def think(go: str) -> None:
         await asyncio.sleep(0.02)
@@ -65,10 +60,7 @@ def test_a_plain_live_tool_does_not_stop_the_loop_for_one_that_runs_in_it(desk: 
     assert notes_in(notes) == []
 
 
-def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Desk, notes: Path) -> None:
-    database = SQLiteAdapter(notes)
-    note = note_tool(desk, database)
-
+def test_a_live_tool_calls_another_in_its_task(desk: Desk, notes: Any, database: Any, note: Any) -> None:
     @tool("both", lane="live", adapter=database, registry=desk.registry)
     async def both(where: str) -> None:
         """Write by another tool."""
@@ -86,7 +78,7 @@ def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Des
     assert notes_in(notes) == [("o-1", "hello")]
 
 
-def test_a_task_that_outlives_its_live_effect_is_refused(desk: Desk, notes: Path) -> None:
+def test_a_task_that_outlives_its_live_effect_is_refused(desk: Desk, notes: Any) -> None:
     """And not that it would wait for ever."""
     note, go_on = note_tool(desk, SQLiteAdapter(notes)), asyncio.Event()
     behind: list[asyncio.Task[None]] = []
@@ -136,7 +128,7 @@ class Moving:
         return moving
 
 
-def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: Path) -> None:
+def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: Any) -> None:
     moving, note = Moving(desk), note_tool(desk, SQLiteAdapter(notes))
     with ThreadPoolExecutor(2) as pool:
         with pytest.raises(errors.SavepointLost), desk.step() as txn, txn.parallel():
@@ -164,8 +156,7 @@ def test_a_live_effect_that_still_runs_when_its_block_ends_is_not_kept_half(desk
         refund("o-1", 100)
         with block, txn.parallel():
             moving.begin(pool)
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    assert (moving.memory.snapshot(), desk.done, record.state) == ({}, [], "ended")
+    assert (moving.memory.snapshot(), desk.done, record_of(desk).state) == ({}, [], "ended")
 
 
 def test_nor_is_that_of_a_task_which_was_given_up(desk: Desk) -> None:
@@ -184,5 +175,4 @@ def test_nor_is_that_of_a_task_which_was_given_up(desk: Desk) -> None:
 
     with pytest.raises(errors.SavepointLost, match="still running"):
         in_block(desk, body)
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    assert (memory.snapshot(), record.state) == ({}, "ended")
+    assert (memory.snapshot(), record_of(desk).state) == ({}, "ended")

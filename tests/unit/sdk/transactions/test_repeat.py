@@ -1,15 +1,11 @@
 """One key: equal calls are one except inside `txn.repeat()`, and several runs share one result."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,24 +36,20 @@ def test_scenario_44_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: D
 
 @pytest.mark.anyio
 async def test_of_two_overlapping_tasks_neither_loses_or_leaves_a_repeat(desk: Desk, refund: Any) -> None:
-    async def pay(txn: Any, order: str, begun: asyncio.Event, go: asyncio.Event) -> None:
+    async def pay(txn: Any, order: str, go: asyncio.Event) -> None:
         with txn.repeat():
             refund(order, 100)
-            begun.set()
             await go.wait()
             refund(order, 100)
 
     async with desk.step() as txn:
-        begun, go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+        go = asyncio.Event(), asyncio.Event()
         with txn.parallel():
-            first = asyncio.create_task(pay(txn, "o-1", begun[0], go[0]))
-            await begun[0].wait()
-            second = asyncio.create_task(pay(txn, "o-2", begun[1], go[1]))
-            await begun[1].wait()
-            go[0].set()
-            await first  # the block that was entered first is left first, inside the other
-            go[1].set()
-            await second
+            tasks = [asyncio.create_task(pay(txn, f"o-{n}", go[n - 1])) for n in (1, 2)]
+            await asyncio.sleep(0)  # both have begun
+            for event, task in zip(go, tasks, strict=True):
+                event.set()
+                await task  # the block that was entered first is left first, inside the other
         refund("o-3", 100)
         refund("o-3", 100)
     assert sorted(desk.done) == [*TWICE, *(("refund", "o-2", 100),) * 2, ("refund", "o-3", 100)]
@@ -69,20 +61,15 @@ async def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(des
         refund("o-1", 100)
         refund("o-1", 100)
 
-    async def other(go: asyncio.Event, done: asyncio.Event) -> None:
-        await go.wait()
+    async def other() -> None:
         twice()
-        done.set()
 
     async with desk.step() as txn:
         with txn.parallel():
-            go, done, outside = asyncio.Event(), asyncio.Event(), contextvars.copy_context()
-            task = asyncio.create_task(other(go, done))
+            outside, task = contextvars.copy_context(), asyncio.create_task(other())
             with txn.repeat():
-                go.set()
-                await done.wait()
+                await task
                 await asyncio.get_running_loop().run_in_executor(None, outside.run, twice)
-            await task
     assert desk.done == ONCE
 
 
@@ -151,7 +138,7 @@ def ends(desk: Desk, refund: Any, key: str = "t-1") -> tuple[Any, bool, str]:
 
 
 @contextmanager
-def first_under_way(desk: Desk, refund: Any) -> Iterator[tuple[Held, ThreadPoolExecutor, Any]]:
+def first_under_way(desk: Desk, refund: Any) -> Any:
     held = Held(desk)
     with ThreadPoolExecutor(4) as threads:
         first = threads.submit(ends, desk, refund)
@@ -167,8 +154,7 @@ def test_scenarios_41_and_43_the_same_call_again_answers_what_was_stored(desk: D
             assert ends(life, refund) == (RESULT, replayed, "settled")
     with desk.restarted() as later, later.step() as again:
         stored = refund(order_id="o-1", tags=None, amount_cents=100)
-    assert (stored.result, again.replayed, len(again.effects)) == (RESULT, True, 1)
-    assert desk.done == DONE
+    assert (stored.result, again.replayed, len(again.effects), desk.done) == (RESULT, True, 1, DONE)
 
 
 @pytest.mark.parametrize("others", [1, 3])
@@ -209,7 +195,7 @@ def test_scenario_42_another_key_does_not_wait(desk: Desk, refund: Any) -> None:
 
 
 @pytest.fixture
-def note(desk: Desk, notes: Path) -> tuple[Any, ...]:
+def note(desk: Desk, notes: Any) -> tuple[Any, ...]:
     return note_tool(desk, SQLiteAdapter(notes)), "o-1", "hello"
 
 
@@ -230,14 +216,14 @@ def test_the_key_is_as_free_as_it_was(desk: Desk, refund_call: Any, is_async: bo
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_live_work_may_come_under_it_and_is_done_once(desk: Desk, notes: Path, note: Any) -> None:
+def test_live_work_may_come_under_it_and_is_done_once(desk: Desk, notes: Any, note: Any) -> None:
     run(desk)
     for replayed in (False, True):
         txn = run(desk, note).txn
         assert (txn.state, txn.replayed, notes_in(notes)) == ("settled", replayed, [("o-1", "hello")])
 
 
-def test_one_taken_back_has_asked_for_nothing(desk: Desk, notes: Path, note: Any, refund_call: Any) -> None:
+def test_one_taken_back_has_asked_for_nothing(desk: Desk, notes: Any, note: Any, refund_call: Any) -> None:
     inner = transaction(runtime=desk.runtime)
     with desk.step() as empty, pytest.raises(LookupError), inner:
         for fn, *args in (note, refund_call):
@@ -284,7 +270,7 @@ def test_so_what_got_no_answer(desk: Desk, notes: Any, note: Any, lost: str, ask
 
 
 @pytest.mark.parametrize("done", ["refund_call", "note"])
-def test_a_key_spent_before_stays_so(desk: Desk, notes: Path, done: str, request: Any) -> None:
+def test_a_key_spent_before_stays_so(desk: Desk, notes: Any, done: str, request: Any) -> None:
     call = request.getfixturevalue(done)
     run(desk, call)
     fails(desk, errors.AlreadyRedeemed, match="another list")

@@ -9,20 +9,8 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    MemoryAdapter,
-    Retry,
-    SQLiteAdapter,
-    StepsRefused,
-    errors,
-    replay,
-    run_steps,
-    run_steps_async,
-    run_transaction,
-    step_of,
-    tool,
-)
-from countersign.transactions.schedule import Schedule
+from countersign import Retry, errors, replay, run_steps, run_steps_async, run_transaction, step_of, tool
+from countersign.transactions.schedule import Schedule, StepsRefused
 from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
 from tests.fakes.running import order_tool
 from tests.unit.sdk.adapters.resources import MemoryValues
@@ -30,11 +18,11 @@ from tests.unit.sdk.transactions.test_parallel import meeting_tool
 
 
 @pytest.fixture(autouse=True)
-def _tools(desk: Desk, notes: Path) -> None:
-    note_tool(desk, SQLiteAdapter(notes))
+def _tools(desk: Desk, database: Any) -> None:
+    note_tool(desk, database)
     refund_tool(desk)
 
-    @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
+    @tool("look", lane="live", adapter=database, registry=desk.registry)
     def look(order_id: str) -> dict[str, Any]:
         return {"order": order_id, "cents": [100, 250]}
 
@@ -186,6 +174,8 @@ BY_DEFAULT = {"tool": "refund", "args": {"order_id": "o-1", "amount_cents": 100,
 ALL_AT_ONCE = [note("o-1"), NOPE, {"tool": "nada"}, refund("o-1", "x")]  # type: ignore[arg-type]
 CIRCLE = [note("o-1", id="a", after=["b"]), note("o-2", id="b", after=["a"])]
 A, B = refund("o-1", id="a"), refund("o-1", id="b")
+SHAPES = [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)]
+WRONG_ARGS = [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}]
 NO_JSON = ("[{", '["\ud800"]', None, '[{"tool": "note", "tool": "refund"}]')
 
 WRONG: list[tuple[Any, ...]] = [
@@ -208,18 +198,13 @@ WRONG: list[tuple[Any, ...]] = [
     ([{"args": {}}], "it has no 'tool'"),
     ([note("o-1"), {"name": "note", "arguments": {}}], "has no 'tool'", "no 'arguments'", 'write [{"tool":'),
     (
-        [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)],  # its shape and its tools
-        *(
-            "step '3' is invalid",
-            "step '5' is invalid: it knows no 'typo'",
-            "step '2': no tool 'nope'",
-            "step '4'",
-        ),
+        SHAPES,
+        "step '3' is invalid",
+        "step '5' is invalid: it knows no 'typo'",
+        "step '2': no tool",
+        "step '4'",
     ),
-    (
-        [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}],
-        *("it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "),
-    ),
+    (WRONG_ARGS, "it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "),
     ([LOOK, takes("look:/order", args={"amount_cents": "x"})], "step '2'", "amount_cents: "),
     ([[], []], "there are 0"),
     ([[note(f"o-{n}") for n in range(501)]] * 2, "there are 1002"),
@@ -309,27 +294,20 @@ def test_a_long_list_of_problems_is_truncated(desk: Desk) -> None:
     assert len(reported.value.problems) == 20
 
 
-def counting_tool(desk: Desk) -> MemoryValues:
-    """A live tool on a number that somebody else changes in between, twice."""
-    values, ran = MemoryValues(), [0]
+@pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
+def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
+    values, others = MemoryValues(), ["10", "20"]
     adapter = values.adapter()
 
     @tool("add", lane="live", adapter=adapter, registry=desk.registry)
     def add(amount: int) -> int:
-        """Add to the number."""
+        """Add to a number, which another changes in between, twice."""
         total = int(values.read(adapter, "n") or 0) + amount
         values.write(adapter, "n", str(total))
-        ran[0] += 1
-        if ran[0] <= 2:
-            values.change_outside("n", str(10 * ran[0]))
+        if others:
+            values.change_outside("n", others.pop(0))
         return total
 
-    return values
-
-
-@pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
-def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
-    values = counting_tool(desk)
     said: Any = {"key": "t-1", "isolation": Retry(3), "runtime": desk.runtime}
     answers: Any = asyncio.run(run_steps_async(steps, **said)) if MAIL in steps else run_steps(steps, **said)
     assert (answers["1"], values.outside("n"), len(desk.done)) == (21, "21", 1)

@@ -1,8 +1,5 @@
 """The key of a run, how long it may wait and what it claims are checked before anything of it is begun."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +8,13 @@ from countersign import MisuseError, Transaction, run_steps, run_transaction, tr
 from countersign.contract.wire import Claimed
 from tests.fakes.desk import Desk, claims_of, refund_tool
 
-Run = Callable[..., Any]
 
-
-def block(desk: Desk, step: Callable[[Transaction], object], **said: Any) -> None:
+def block(desk: Desk, step: Any, **said: Any) -> None:
     with transaction(runtime=desk.runtime, **said) as txn:
         step(txn)
 
 
-def again(desk: Desk, step: Callable[[Transaction], object], **said: Any) -> None:
+def again(desk: Desk, step: Any, **said: Any) -> None:
     run_transaction(step, runtime=desk.runtime, **said)
 
 
@@ -28,7 +23,7 @@ def as_data(desk: Desk, _: object, **said: Any) -> None:
     run_steps(steps, runtime=desk.runtime, **said)
 
 
-def begins_nothing(desk: Desk, run: Run, match: str, **said: Any) -> None:
+def begins_nothing(desk: Desk, run: Any, match: str, **said: Any) -> None:
     refund = refund_tool(desk)
     ran: list[int] = []
 
@@ -56,7 +51,7 @@ EACH_WAY = pytest.mark.parametrize("run", [block, again, as_data])
 
 
 @EACH_WAY
-def test_a_key_is_text_of_some_length_which_what_may_run_again_needs(desk: Desk, run: Run) -> None:
+def test_a_key_is_text_of_some_length_which_what_may_run_again_needs(desk: Desk, run: Any) -> None:
     for key, match in KEYS:
         begins_nothing(desk, run, match, key=key)
     if run is not block:
@@ -68,7 +63,7 @@ def test_a_key_is_text_of_some_length_which_what_may_run_again_needs(desk: Desk,
 
 
 @EACH_WAY
-def test_wait_is_a_number_of_seconds(desk: Desk, run: Run) -> None:
+def test_wait_is_a_number_of_seconds(desk: Desk, run: Any) -> None:
     for wait in ("10m", None, -1, True, float("nan"), float("inf")):
         begins_nothing(desk, run, "is no number of seconds; ten minutes are wait=600", key="t-1", wait=wait)
 
@@ -79,7 +74,7 @@ CLAIMS = [*NO_TEXTS, ("x" * 4001, "at most"), ("half a \ud800 pair", "written as
 
 @EACH_WAY
 @pytest.mark.parametrize("claim", ["purpose", "reasoning", "on_behalf_of"])
-def test_a_claim_is_text_that_people_can_be_shown(desk: Desk, run: Run, claim: str) -> None:
+def test_a_claim_is_text_that_people_can_be_shown(desk: Desk, run: Any, claim: str) -> None:
     for said, match in CLAIMS:
         begins_nothing(desk, run, f"{claim}.*{match}", key="t-1", **{claim: said})
 
@@ -91,8 +86,7 @@ WHOLE = {"purpose": "ticket 4711", "reasoning": "it came broken", "on_behalf_of"
 @pytest.mark.parametrize(
     ("said", "reported"), [(WHOLE, Claimed(**WHOLE)), ({"purpose": "", "reasoning": None}, None)]
 )
-def test_claims_of_a_run_are_passed_on_unchanged(desk: Desk, run: Run, said: Any, reported: Any) -> None:
-    refund = refund_tool(desk)
+def test_claims_are_passed_on(desk: Desk, run: Any, said: Any, reported: Any, refund: Any) -> None:
     claims = claims_of(desk)
     run(desk, lambda _: refund("o-1", 5), key="t-1", **said)
     assert claims == [reported]

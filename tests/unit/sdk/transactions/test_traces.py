@@ -1,7 +1,5 @@
 """What a reader sees printed: the line that left the block, the words, and what the tool itself raised."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import traceback
@@ -18,7 +16,6 @@ from countersign.commit.attempt import public_cause
 from countersign.commit.commit import Commit
 from countersign.concurrency import ThreadedCall, ToolTimeoutError, run_sync
 from countersign.contract import Verdict
-from countersign.journal.sqlite import SQLiteDatabase
 from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.fakes.running import order_tool
 
@@ -59,8 +56,7 @@ def left_by(desk: Desk, call: Callable[[], object], how: str, **said: Any) -> Ba
 
 def require_short(error: BaseException, how: str) -> None:
     name, leave = ("block", "__exit__") if how == "with" else ("async_block", "__aexit__")
-    assert [frame.name for frame in frames(error)][-2:] == [name, leave]
-    assert ours(error) == [leave]
+    assert ([frame.name for frame in frames(error)][-2:], ours(error)) == ([name, leave], [leave])
 
 
 def refunding(amount: int) -> Prepared:
@@ -88,8 +84,7 @@ def away(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
 
 
 def disk_full(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
-    database = desk.runtime.journal.database
-    assert isinstance(database, SQLiteDatabase)
+    database: Any = desk.runtime.journal.database
     desk.before_fire = lambda _: database._connected().execute("PRAGMA query_only=ON") and None
     return refunding(100)(desk, patch)
 
@@ -149,15 +144,12 @@ def test_each_of_a_group_is_as_short(how: str, desk: Desk) -> None:
     error = left_by(desk, lambda: (notify("o-4"), refund("o-4", 900_000)), how, independent=True)
     assert isinstance(error, errors.IndependentFailures)
     require_short(error, how)
-    assert [(type(one), ours(one)) for one in error.exceptions] == [
-        (errors.OutcomeUnknown, []),
-        (errors.Denied, []),
-    ]
+    kinds = [errors.OutcomeUnknown, errors.Denied]
+    assert [(type(one), ours(one)) for one in error.exceptions] == [(kind, []) for kind in kinds]
 
 
 @pytest.mark.parametrize("bug", [AssertionError("only what was entered"), OSError(5, "input/output error")])
-def test_what_is_no_answer_keeps_every_frame(bug: Exception, how: str, desk: Desk, monkeypatch: Any) -> None:
-    refund = refund_tool(desk)
+def test_a_bug_keeps_every_frame(bug: Exception, how: str, desk: Desk, monkeypatch: Any, refund: Any) -> None:
 
     async def broken(_: Commit) -> None:
         raise bug
@@ -182,8 +174,7 @@ def test_what_the_block_raised_is_left_as_it_is(how: str, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_one_of_a_step_shows_who_ran_it_and_its_own_line(how: str, denied: bool, desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_an_error_of_a_step_shows_its_line(how: str, denied: bool, desk: Desk, refund: Any) -> None:
     desk.service.policy = lambda *_: Verdict.DENY
 
     def step(_: object) -> None:
