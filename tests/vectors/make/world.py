@@ -5,7 +5,6 @@ Nothing random and no clock: a rerun writes the same bytes. The keys are public 
 
 import copy
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 from countersign.contract import (
@@ -94,7 +93,7 @@ DECISION = DecisionClaims(
     rev=1,
     assurance="oidc",
 )
-AUTO = replace(DECISION, id="dec-02", mode=Mode.AUTO, policies=_MAY, votes=(), assurance="none")
+AUTO = DECISION._replace(id="dec-02", mode=Mode.AUTO, policies=_MAY, votes=(), assurance="none")
 
 
 JTI = encode_base64url(hashlib.sha256(b"jti").digest()[:16])

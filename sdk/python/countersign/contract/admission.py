@@ -126,11 +126,18 @@ def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
         AdmissionError: as `load`; also `not_a_json_value` for tuples, sets, bytes, Decimal, dates, Enum members and
             every subclass of a JSON type.
     """
-    budget = [limits.max_nodes]
-    admitted = _admit(value, 1, limits, budget)
-    if len(canonicalize(admitted)) > limits.max_bytes:
-        raise _too_large(limits)
+    admitted = _admit(value, 1, limits, [limits.max_nodes])
+    _require_size(canonicalize(admitted), limits)
     return admitted
+
+
+def admitted_bytes(value: object, limits: Limits = ARGS_LIMITS) -> bytes:
+    """The RFC 8785 form of a Python value, admitted by the same rules.
+
+    Raises:
+        AdmissionError: as `admit`.
+    """
+    return _require_size(canonicalize(_admit(value, 1, limits, [limits.max_nodes])), limits)
 
 
 def _load_simple(raw: bytes, limits: Limits) -> object:
@@ -175,9 +182,16 @@ def _is_simple(value: JSON, depth: int) -> bool:
     return type(value) in _SCALARS
 
 
-def _decode(raw: bytes, limits: Limits) -> str:
+def _require_size(raw: bytes, limits: Limits) -> bytes:
     if len(raw) > limits.max_bytes:
-        raise _too_large(limits)
+        raise AdmissionError(
+            "too_large", f"more than {limits.max_bytes} bytes; send a reference to a large document"
+        )
+    return raw
+
+
+def _decode(raw: bytes, limits: Limits) -> str:
+    _require_size(raw, limits)
     if raw.startswith(b"\xef\xbb\xbf"):
         raise AdmissionError("bom", "the text starts with a byte order mark; send plain UTF-8")
     try:
@@ -343,12 +357,6 @@ def _admit_object(
     if not RESERVED_KEYS.isdisjoint(admitted):
         raise _reserved(admitted)
     return admitted
-
-
-def _too_large(limits: Limits) -> AdmissionError:
-    return AdmissionError(
-        "too_large", f"more than {limits.max_bytes} bytes; send a reference to a large document"
-    )
 
 
 def too_deep(limits: Limits) -> AdmissionError:
