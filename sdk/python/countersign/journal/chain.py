@@ -2,9 +2,10 @@
 
 Rules: a line binds its position in the journal (`id`) and in its transaction (`n`), the hash of the previous line, the
 time, and each changed column. Text written by an agent, a tool or a person is stated as a digest only. The hash of a
-line is SHA-256("countersign/journal/v1\\n" + canonical JSON). Triggers enforce that lines are never changed or deleted.
-The transaction's row holds the head, and a line that does not follow from it is refused. What belongs to no transaction
-(manifests, epochs, spending on models) has a chain of its own, named "". `verification.py` reads all of it back.
+line is SHA-256("countersign/journal/v1\\n" + its JSON with sorted keys). Triggers enforce that lines are never changed
+or deleted. The transaction's row holds the head, and a line that does not follow from it is refused. What belongs
+to no transaction (manifests, epochs, spending on models) has a chain of its own, named "". `verification.py` reads all
+of it back.
 
 What it proves: whether rows and lines are as the SDK wrote them, and which are not. What it cannot prove: an attacker
 who may write the file and knows this format can recompute every line, or restore an older state: from a copy, or by
@@ -23,7 +24,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from countersign.contract.canonical import canonicalize
+import orjson
+
 from countersign.journal.database import Row, Unit
 
 OWN: Final = ""
@@ -124,17 +126,15 @@ class Change:
         if not self._rows:
             return
         last, n, prev = self._head()
-        body = canonicalize(
-            {
-                "at": int(self.at * _MILLISECONDS),
-                "id": last + 1,
-                "kind": self._kind,
-                "n": n + 1,
-                "prev": prev,
-                "rows": self._rows,
-                "txn": self.txn,
-            }
-        )
+        place = {
+            "at": int(self.at * _MILLISECONDS),
+            "id": last + 1,
+            "kind": self._kind,
+            "n": n + 1,
+            "prev": prev,
+        }
+        # names of columns are ASCII, so this is RFC 8785 but for integers that a double does not hold: they are exact
+        body = orjson.dumps({**place, "rows": self._rows, "txn": self.txn}, option=orjson.OPT_SORT_KEYS)
         self.unit.execute(
             "INSERT INTO chain (id, txn, n, kind, body, prev, hash) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (last + 1, self.txn, n + 1, self._kind, body, prev, line_hash(body)),

@@ -18,6 +18,7 @@ from countersign.journal import Journal, spending
 from countersign.journal.database import Database
 from countersign.journal.location import JournalLocation
 from countersign.journal.spending import BudgetHold
+from countersign.journal.verification import verify
 from tests.fakes.desk import make_desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import BOTH
@@ -60,6 +61,15 @@ def test_a_budget_is_reserved_before_the_model_is_called(make: Make, budget: Bud
         ask(desk, vendor, run="r")
     assert (vendor.calls, calls(desk), usage_of(desk, "b")) == (0, [], (0, 0))
     assert isinstance(exceeded.value, Stopped)
+
+
+@pytest.mark.parametrize("limit", ["9007.199254740992", "1000000"])
+def test_a_budget_of_more_picos_than_a_double_counts_is_recorded(make: Make, limit: str) -> None:
+    desk, vendor = make(Budget("large", "money", limit, "day", "USD")), Vendor()
+    assert may(desk, vendor)
+    journal = desk.runtime.settings.journal_path
+    assert isinstance(journal, Path)
+    assert verify(journal).findings == ()
 
 
 def test_a_recorded_call_counts_even_beyond_its_budget(make: Make) -> None:
