@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +11,7 @@ from countersign import JournalError, MisuseError, llm_call, transaction
 from countersign.journal import Journal
 from countersign.journal.database import Database
 from countersign.journal.location import JournalLocation
+from countersign.journal.sqlite import SQLiteConnection
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import POSTGRES
@@ -116,7 +116,7 @@ def test_an_effect_syncs_three_times(desk: Desk, effects: int, waits: int, commi
     assert len(found) <= commits_in_all
 
 
-class Raced(sqlite3.Connection):
+class Raced(SQLiteConnection):
     """What SQLite answers, at once and now and then, while another process switches the same new file to WAL."""
 
     codes: ClassVar[list[int]] = []
@@ -137,7 +137,7 @@ class Raced(sqlite3.Connection):
 def test_a_new_journal_waits_for_a_concurrent_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], opens: bool
 ) -> None:
-    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Raced))
+    monkeypatch.setattr("countersign.journal.sqlite.SQLiteConnection", Raced)
     monkeypatch.setattr(Raced, "codes", codes)
     journal = Journal(tmp_path / "journal.db")
     if opens:
