@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def _verifying(name: str, decision: DecisionClaims, primitive: Primitive) -> lis
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     """Releases of the vectors' world, and arguments of one kilobyte without floats."""
     del folder, wanted
-    many = replace(world.DECISION, votes=tuple(f"vote-{number:02}" for number in range(20)))
+    many = world.DECISION._replace(votes=tuple(f"vote-{number:02}" for number in range(20)))
     if not 900 < len(canonicalize(ARGS)) < 1_150 or canonicalize(ARGS) != rfc8785.dumps(ARGS):
         raise BenchError(f"the arguments have {len(canonicalize(ARGS))} bytes, or other ones than rfc8785's")
     fast = ed25519.libsodium()

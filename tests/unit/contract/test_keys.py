@@ -122,7 +122,24 @@ def test_a_pem_file_of_anything_else_is_refused(pem: bytes) -> None:
         PrivateKey.from_pem(pem)
 
 
-@pytest.mark.parametrize("text", ["A", "AB", "=", "AA==", "A A", "AAAAA", "AA\n", "é"])
+SPELLINGS = [
+    "A",
+    "AB",
+    "=",
+    "AA==",
+    "A A",
+    "AAAAA",
+    "AA\n",
+    "é",
+    "A+AA",
+    "AA/A",
+    "AA.A",
+    "AAAAAAAAAAB",
+    "A\0AA",
+]
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
 def test_base64url_has_one_spelling(text: str) -> None:
     with pytest.raises(ValueError, match=r"base64url|padded|encoded"):
         decode_base64url(text)

@@ -123,9 +123,11 @@ def _refusal(check: Check, presented: Any) -> tuple[int, str, str]:
 def _careless(kind: Kind, number: int, key: Any) -> Check:
     def check(state: Any) -> None:
         if number == 2:
-            state.segments = tuple(state.unverified_token.replace("=", "").strip().split(".")[:3])
+            token = state.unverified_token.replace("=", "").strip().encode()
+            state.segments = tuple(token.split(b".")[:3])
+            state.signing_input = b".".join(state.segments[:2])
         elif number == 3:
-            state.decoded = tuple(_decoded(part) for part in state.segments)
+            state.decoded = tuple(_decoded(part.decode()) for part in state.segments)
         elif number == 4:
             state.header, state.payload = json.loads(state.decoded[0]), json.loads(state.decoded[1])
         elif number == 8:

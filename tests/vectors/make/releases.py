@@ -30,10 +30,10 @@ UNDO = {"kind": "compensate", "compensates": world.REFUND.effect_id}
 
 def good() -> Iterator[tuple[str, str, Claims]]:
     """(name, token, expectation) of tokens every verifier accepts."""
-    many = replace(world.DECISION, votes=tuple(f"vote-{n:02}" for n in range(23)))
-    dev = replace(world.DECISION, assurance="dev")
-    grant = replace(world.AUTO, mode=Mode.GRANT, grant="grant-7:3")
-    glass = replace(world.DECISION, mode=Mode.BREAK_GLASS)
+    many = world.DECISION._replace(votes=tuple(f"vote-{n:02}" for n in range(23)))
+    dev = world.DECISION._replace(assurance="dev")
+    grant = world.AUTO._replace(mode=Mode.GRANT, grant="grant-7:3")
+    glass = world.DECISION._replace(mode=Mode.BREAK_GLASS)
     yield "reviewed", _sign(release()), expectation()
     yield "automatic", _sign(release(decision=world.AUTO)), expectation()
     yield "second_effect_without_compensation", _sign(release(world.MAIL)), expectation(world.MAIL)

@@ -5,7 +5,6 @@ Nothing random and no clock: a rerun writes the same bytes. The keys are public 
 
 import copy
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 from countersign import contract
@@ -65,7 +64,7 @@ _MAY = ("support-may-refund",)
 _BY: dict[str, Any] = {"mode": contract.Mode.REVIEW, "votes": ("vote-01", "vote-02"), "assurance": "oidc"}
 _OF: dict[str, Any] = {"commit": "4f1c2ab09d", "bundle": BUNDLE, "policies": (*_MAY, "refund-needs-finance")}
 DECISION = contract.DecisionClaims(id="dec-01", rev=1, **_BY, **_OF)
-AUTO = replace(DECISION, id="dec-02", mode=contract.Mode.AUTO, policies=_MAY, votes=(), assurance="none")
+AUTO = DECISION._replace(id="dec-02", mode=contract.Mode.AUTO, policies=_MAY, votes=(), assurance="none")
 
 
 JTI = encode_base64url(hashlib.sha256(b"jti").digest()[:16])

@@ -118,8 +118,6 @@ class EffectExecutor:
             raise
 
     async def _fire(self, group: Sequence[PlannedCall], after: Sequence[PlannedCall]) -> None:
-        for call in group:
-            call.kwargs()  # bytes that do not fit the signature are refused before FIRING
         # A call that an earlier run left FIRING may have happened.
         doubtful = {
             call.effect.effect_id
@@ -132,10 +130,12 @@ class EffectExecutor:
         await self._time.take(group, after)
         waiting = list(group)
         while waiting:
+            # Anew for every try: a tool may have changed the ones it received. Before FIRING, so that bytes that do
+            # not fit the signature are refused.
+            arguments = [call.kwargs() for call in waiting]
             # Before every try, so that an owner that lost its lease makes no further call.
             self._outcomes.begin(waiting, lease_seconds=max(map(self._time.lease_seconds, waiting)))
-            # New arguments for every try: a tool may have changed the ones it received.
-            failed = await self._call_all(waiting, doubtful)
+            failed = await self._call_all(waiting, arguments, doubtful)
             ended = [one for one in failed if not isinstance(one[1], TooLateError)]
             for call, error in ended:
                 self._retries.note(call, error)
@@ -157,14 +157,14 @@ class EffectExecutor:
                 waiting = []
 
     async def _call_all(
-        self, calls: Sequence[PlannedCall], doubtful: set[str]
+        self, calls: Sequence[PlannedCall], arguments: Sequence[dict[str, Any]], doubtful: set[str]
     ) -> list[tuple[PlannedCall, Exception]]:
         """Call them concurrently and return those that raised an `Exception`. Anything else is raised after the
         known outcomes are recorded.
         """
         parts = [
-            functools.partial(self._traced, call, call.kwargs(), call.effect.effect_id in doubtful)
-            for call in calls
+            functools.partial(self._traced, call, kwargs, call.effect.effect_id in doubtful)
+            for call, kwargs in zip(calls, arguments, strict=True)
         ]
         self._ended = {}
 

@@ -83,7 +83,9 @@ class Finalizer:
         in_effect = self._plan.live > 0 or bool(self._live)
         if self._live:
             await self._commit_live()
-        in_effect = in_effect or LocalState.FIRED in self.states().values()
+        plan, state_of = self._plan, self._engine.journal.transactions.state_of
+        states = (state_of(plan.txn, plan.staging, effect.effect_id) for effect in plan.effects)
+        in_effect = in_effect or LocalState.FIRED in states
         self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if in_effect else LocalTxn.ENDED)
         await flush_outbox(self._engine, self._plan.txn)
         return results

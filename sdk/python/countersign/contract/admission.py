@@ -133,27 +133,37 @@ def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
         AdmissionError: as `load`; also `not_a_json_value` for tuples, sets, bytes, Decimal, dates, Enum members and
             every subclass of a JSON type.
     """
-    simple = _admit_simple(value, limits)
-    if simple is not _OTHER:
-        return cast(JSON, simple)
-    budget = [limits.max_nodes]
-    admitted = _admit(value, 1, limits, budget)
-    if len(canonicalize(admitted)) > limits.max_bytes:
-        raise _too_large(limits)
+    if (simple := _admit_simple(value, limits)) is not None:
+        return simple[0]
+    admitted = _admit(value, 1, limits, [limits.max_nodes])
+    _require_size(canonicalize(admitted), limits)
     return admitted
 
 
-def _admit_simple(value: object, limits: Limits) -> object:
-    """Admit a value on the fast path: a copy read back from its canonical bytes, or `_OTHER`.
+def admitted_bytes(value: object, limits: Limits = ARGS_LIMITS) -> bytes:
+    """The RFC 8785 form of a Python value, admitted by the same rules.
+
+    Raises:
+        AdmissionError: as `admit`.
+    """
+    if (simple := _admit_simple(value, limits)) is not None:
+        return simple[1]
+    return _require_size(canonicalize(_admit(value, 1, limits, [limits.max_nodes])), limits)
+
+
+def _admit_simple(value: object, limits: Limits) -> tuple[JSON, bytes] | None:
+    """Admit a value on the fast path: a copy read back from its canonical bytes, and those bytes.
 
     orjson writes tuples and Enum members too, so the types are checked before.
     """
     if not is_simple(value, limits.max_depth):
-        return _OTHER
+        return None
     try:
-        return _load_simple(orjson.dumps(value, option=_SORTED), limits)
+        raw = orjson.dumps(value, option=_SORTED)
     except orjson.JSONEncodeError:
-        return _OTHER
+        return None
+    admitted = _load_simple(raw, limits)
+    return None if admitted is _OTHER else (cast(JSON, admitted), raw)
 
 
 def _load_simple(raw: bytes, limits: Limits) -> object:
@@ -198,9 +208,16 @@ def _is_admitted(value: JSON, depth: int) -> bool:
     return type(value) in _SCALARS
 
 
-def _decode(raw: bytes, limits: Limits) -> str:
+def _require_size(raw: bytes, limits: Limits) -> bytes:
     if len(raw) > limits.max_bytes:
-        raise _too_large(limits)
+        raise AdmissionError(
+            "too_large", f"more than {limits.max_bytes} bytes; send a reference to a large document"
+        )
+    return raw
+
+
+def _decode(raw: bytes, limits: Limits) -> str:
+    _require_size(raw, limits)
     if raw.startswith(b"\xef\xbb\xbf"):
         raise AdmissionError("bom", "the text starts with a byte order mark; send plain UTF-8")
     try:
@@ -366,12 +383,6 @@ def _admit_object(
     if not RESERVED_KEYS.isdisjoint(admitted):
         raise _reserved(admitted)
     return admitted
-
-
-def _too_large(limits: Limits) -> AdmissionError:
-    return AdmissionError(
-        "too_large", f"more than {limits.max_bytes} bytes; send a reference to a large document"
-    )
 
 
 def too_deep(limits: Limits) -> AdmissionError:

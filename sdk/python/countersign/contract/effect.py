@@ -13,7 +13,7 @@ from typing import Final, TypeGuard, cast
 from pydantic import ConfigDict
 
 from . import names
-from .admission import JSON, admit, load, load_canonical
+from .admission import JSON, admitted_bytes, load, load_canonical
 from .canonical import canonicalize
 from .errors import ContractError
 from .pointers import require_source
@@ -168,7 +168,7 @@ class Effect:
             tool=tool,
             tool_digest=tool_digest,
             resource=resource,
-            args_bytes=canonicalize(admit(args)),
+            args_bytes=admitted_bytes(args),
             call_key=call_key,
             compensation=compensation,
         )

@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
-from .admission import ARGS_LIMITS, JSON, Limits, admit, load
+from .admission import ARGS_LIMITS, JSON, Limits, admitted_bytes, load
 from .canonical import canonicalize
 from .errors import ContractError, VerificationError
 from .keys import PrivateKey, PublicKey, decode_base64url, encode_base64url
@@ -80,11 +80,13 @@ class TokenState:
     unverified_token: str
     typ: str
     key_for: KeyFor
-    segments: tuple[str, str, str] = field(default=("", "", ""), init=False)
-    decoded: tuple[bytes, bytes, bytes] = field(default=(b"", b"", b""), init=False)
-    header: dict[str, JSON] = field(default_factory=dict, init=False)
-    payload: dict[str, JSON] = field(default_factory=dict, init=False)
-    key: PublicKey | None = field(default=None, init=False)
+    # each is set by a step before the steps that read it
+    signing_input: bytes = field(init=False)
+    segments: tuple[bytes, bytes, bytes] = field(init=False)
+    decoded: tuple[bytes, bytes, bytes] = field(init=False)
+    header: dict[str, JSON] = field(init=False)
+    payload: dict[str, JSON] = field(init=False)
+    key: PublicKey = field(init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def sign(claims: Mapping[str, object], *, typ: str, key: PrivateKey) -> str:
     """
     header = encode_base64url(canonicalize({"alg": ALG, "kid": key.public.kid, "typ": typ}))
     # Apply the reader's admission rules: never sign what no verifier would accept.
-    payload = canonicalize(admit(dict(claims), _CLAIMS_LIMITS))
+    payload = admitted_bytes(dict(claims), _CLAIMS_LIMITS)
     signing_input = f"{header}.{encode_base64url(payload)}"
     token = f"{signing_input}.{encode_base64url(key.sign(signing_input.encode('ascii')))}"
     if len(token) > (most := max_token_bytes(typ)):
@@ -136,7 +138,7 @@ def open_token(token: str, *, typ: str, key_for: KeyFor) -> AuthenticatedToken:
 
 
 @lru_cache(_HEADERS)
-def _decoded_header(segment: str) -> bytes:
+def _decoded_header(segment: bytes) -> bytes:
     return decode_base64url(segment)
 
 
@@ -153,15 +155,14 @@ def _size(state: TokenState) -> str | None:
 
 
 def _form(state: TokenState) -> str | None:
-    token = state.unverified_token
-    header, _, rest = token.partition(".")
-    payload, _, signature = rest.partition(".")
-    # `translate` deletes the alphabet: exactly two dots may remain. Non-ASCII text becomes "?" and remains as well.
-    others = token.encode("ascii", "replace").translate(None, _BASE64URL)
-    if others != b".." or not header or not payload or len(signature) != _SIGNATURE_CHARACTERS:
+    # Non-ASCII text becomes "?". `translate` deletes the alphabet: exactly two dots may remain.
+    token = state.unverified_token.encode("ascii", "replace")
+    if token.translate(None, _BASE64URL) != b"..":
         return "not_compact"
+    state.signing_input, _, signature = token.rpartition(b".")
+    header, _, payload = state.signing_input.partition(b".")
     state.segments = (header, payload, signature)
-    return None
+    return None if header and payload and len(signature) == _SIGNATURE_CHARACTERS else "not_compact"
 
 
 def _encoding(state: TokenState) -> str | None:
@@ -201,15 +202,16 @@ def _typ(state: TokenState) -> str | None:
 
 
 def _key(state: TokenState) -> str | None:
-    state.key = state.key_for(str(state.header["kid"]))
-    return "unknown_kid" if state.key is None else None
+    key = state.key_for(str(state.header["kid"]))
+    if key is None:
+        return "unknown_kid"
+    state.key = key
+    return None
 
 
 def _signature(state: TokenState) -> str | None:
     # Over the received text, not a re-encoding of what was parsed: the bytes that were signed are the bytes verified.
-    signing_input = f"{state.segments[0]}.{state.segments[1]}".encode("ascii")
-    good = state.key is not None and state.key.verify(state.decoded[2], signing_input)
-    return None if good else "bad_signature"
+    return None if state.key.verify(state.decoded[2], state.signing_input) else "bad_signature"
 
 
 JWS_STEPS: Final[tuple[Step[TokenState], ...]] = (

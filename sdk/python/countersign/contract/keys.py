@@ -20,8 +20,7 @@ from .errors import BadKeyError
 
 MAX_KEYS: Final = 64  # previous, current and next of a few uses; we publish no longer list
 _KEY_BYTES: Final = 32
-# Map to the alphabet binascii reads. binascii skips characters outside its alphabet; characters of its own alphabet
-# that are not base64url become skipped ones too. The round trip below then detects the difference.
+# Map to the alphabet binascii reads. Its own characters that are not base64url become one that it refuses.
 _TO_BASE64: Final = bytes.maketrans(b"-_+/=", b"+/...")
 _JWK_MEMBERS: Final = frozenset({"kty", "crv", "x", "kid", "use", "alg", "key_ops"})
 
@@ -31,18 +30,20 @@ def encode_base64url(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
-def decode_base64url(text: str) -> bytes:
+def decode_base64url(text: str | bytes) -> bytes:
     """The exact inverse: no padding, no other characters, no spare bits set.
 
     Raises:
         ValueError: the text is not what `encode_base64url` would have written.
     """
     try:
-        padded = text.encode("ascii").translate(_TO_BASE64) + b"=" * (-len(text) % 4)
-        raw = binascii.a2b_base64(padded)
+        data = text.encode("ascii") if isinstance(text, str) else text
+        padded = data.translate(_TO_BASE64) + b"=" * (-len(data) % 4)
+        raw = binascii.a2b_base64(padded, strict_mode=True)
     except ValueError as error:
         raise ValueError("not base64url") from error
-    if binascii.b2a_base64(raw, newline=False) != padded:
+    # only the last group can have spare bits
+    if binascii.b2a_base64(raw[-(len(raw) % 3 or 3) :], newline=False) != padded[-4:]:
         raise ValueError("not canonical base64url")
     return raw
 

@@ -8,7 +8,7 @@ one deployment, so the proof names no host. The service looks up whose key it is
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from . import claim_rules
 from .jws import JWS_STEPS, TYP_PROOF, KeyFor, Step, TokenState, run_steps, sign
@@ -22,8 +22,7 @@ _JTI_BYTES: Final = 16
 _CLAIMS: Final = frozenset({"sub", "htm", "path", "query", "bd", "iat", "jti", "nonce"})
 
 
-@dataclass(frozen=True, slots=True)
-class ProofClaims:
+class ProofClaims(NamedTuple):
     """The claims of a proof, and the `kid` that signed it."""
 
     agent: str

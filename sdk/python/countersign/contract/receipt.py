@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self, cast
+from typing import Final, NamedTuple, Self, cast
 
 from . import claim_rules
 from .jws import JWS_STEPS, TYP_RECEIPT, Step, TokenState, run_steps
@@ -24,8 +24,7 @@ _RECEIPT: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptEffect:
+class ReceiptEffect(NamedTuple):
     """One redeemed effect; `jti` names the spent token and is absent in a renewal."""
 
     effect_id: str
@@ -50,8 +49,7 @@ class ReceiptEffect:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptClaims:
+class ReceiptClaims(NamedTuple):
     """Every claim of a receipt; `cnf_jkt` is the key that redeemed or renewed."""
 
     iss: str
@@ -153,22 +151,10 @@ def verify_receipt(
         VerificationError: at the step of `RECEIPT_STEPS`; `fire_by_passed` when it is too late to fire.
     """
     state = ReceiptState(
-        unverified_token=token,
-        typ=TYP_RECEIPT,
-        key_for=keys.get,
-        iss=iss,
-        aud=aud,
-        agent=agent,
-        txn=txn,
-        txn_digest=txn_digest,
-        attempt=attempt,
-        effects=tuple(effects),
-        now=now,
-        epoch_at_least=epoch_at_least,
-        my_key_jkt=my_key_jkt,
-        kind=kind,
-        leeway=leeway,
-    )
+        unverified_token=token, typ=TYP_RECEIPT, key_for=keys.get, iss=iss, aud=aud, agent=agent, txn=txn,
+        txn_digest=txn_digest, attempt=attempt, effects=tuple(effects), now=now, epoch_at_least=epoch_at_least,
+        my_key_jkt=my_key_jkt, kind=kind, leeway=leeway,
+    )  # fmt: skip
     return _verify(state, RECEIPT_STEPS)
 
 

@@ -6,8 +6,7 @@ writes the claims; `verify` checks them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, Self, cast
+from typing import Final, Literal, NamedTuple, Self, cast
 
 from . import claim_rules
 from .effect import Effect, Resource
@@ -26,8 +25,7 @@ _ASSURANCES: Final = frozenset({"oidc", "dev", "none"})
 _KINDS: Final = frozenset({"effect", "compensate"})
 
 
-@dataclass(frozen=True, slots=True)
-class EffectDetail:
+class EffectDetail(NamedTuple):
     """The effect as the token describes it."""
 
     effect_id: str
@@ -84,8 +82,7 @@ class EffectDetail:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionClaims:
+class DecisionClaims(NamedTuple):
     """Why the effect may happen: which policies at which commit, and whose votes.
 
     `assurance` is how the voters were authenticated: `oidc`, `dev` (development sign-in), or `none` when no one voted.
@@ -139,8 +136,7 @@ class DecisionClaims:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseClaims:
+class ReleaseClaims(NamedTuple):
     """Every claim of a release token. `compensates` names the forward effect when `kind` is `compensate`."""
 
     iss: str

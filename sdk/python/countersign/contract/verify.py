@@ -118,24 +118,13 @@ def verify_transaction(
             STEP_TXN_DIGEST, "wrong_count", f"{len(tokens)} tokens for {len(effects)} effects"
         )
     digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
-    return tuple(
-        verify_release(
-            token,
-            Expectation(
-                iss,
-                aud,
-                keys,
-                effect,
-                digest,
-                epoch_at_least,
-                now,
-                my_key_jkt,
-                allow_dev=allow_dev,
-                leeway=leeway,
-            ),
+    expected = [
+        Expectation(
+            iss, aud, keys, effect, digest, epoch_at_least, now, my_key_jkt, allow_dev=allow_dev, leeway=leeway,
         )
-        for token, effect in zip(tokens, effects, strict=True)
-    )
+        for effect in effects
+    ]  # fmt: skip
+    return tuple(map(verify_release, tokens, expected))
 
 
 def _verify(token: str, expectation: Expectation, steps: Sequence[Step[ReleaseState]]) -> VerifiedRelease:

@@ -2,9 +2,10 @@
 
 Rules: a line binds its position in the journal (`id`) and in its transaction (`n`), the hash of the previous line, the
 time, and each changed column. Text written by an agent, a tool or a person is stated as a digest only. The hash of a
-line is SHA-256("countersign/journal/v1\\n" + canonical JSON). Triggers enforce that lines are never changed or deleted.
-The transaction's row holds the head, and a line that does not follow from it is refused. What belongs to no transaction
-(manifests, epochs, spending on models) has a chain of its own, named "". `verification.py` reads all of it back.
+line is SHA-256("countersign/journal/v1\\n" + its JSON with sorted keys). Triggers enforce that lines are never changed
+or deleted. The transaction's row holds the head, and a line that does not follow from it is refused. What belongs
+to no transaction (manifests, epochs, spending on models) has a chain of its own, named "". `verification.py` reads all
+of it back.
 
 What it proves: whether rows and lines are as the SDK wrote them, and which are not. What it cannot prove: an attacker
 who may write the file and knows this format can recompute every line, or restore an older state: from a copy, or by
@@ -17,13 +18,14 @@ guess. For a sealed value (sealing.py) the line has the digest of the sealed byt
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from countersign.contract.canonical import canonicalize
+import orjson
+
 from countersign.journal.database import Row, Unit
 
 OWN: Final = ""
@@ -103,38 +105,38 @@ class Change:
 
     def update(self, table: str, where: str, parameters: tuple[Any, ...], /, **columns: Any) -> int:
         """Set these columns of the matching rows and return their number."""
-        # tables, columns and conditions are constants of this package; every value is bound
-        assignments = ", ".join(f"{name} = ?" for name in columns)
-        sql = f"UPDATE {table} SET {assignments} WHERE {where}"  # noqa: S608
-        return self.run(table, sql, (*columns.values(), *parameters), *columns)
+        keys, values = self.unit.update(table, KEYS[table], columns, where, parameters)
+        if keys:
+            says = _columns_statement(table, values)
+            self._rows += [[table, _key_statement(table, key), says] for key in keys]
+        return len(keys)
 
     def insert(self, table: str, *, or_ignore: bool = False, only_given: bool = False, **columns: Any) -> int:
-        """Insert a row; with `or_ignore` only if its key is free. The line states the whole row, or with
-        `only_given` the given columns: those that no line states are NULL.
+        """Insert a row; with `or_ignore` only if its key is free. The line states the whole row as the database
+        holds it, or with `only_given` the given values, whose text no database changes: those that no line states
+        are NULL.
         """
-        marks = ", ".join("?" * len(columns))
-        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
-        if or_ignore:
-            sql += " ON CONFLICT DO NOTHING"
-        stated = [name for name in columns if name not in KEYS[table]] if only_given else []
-        return self.run(table, sql, tuple(columns.values()), *stated)
+        sql = _insertion(table, tuple(columns), or_ignore)
+        if not only_given:
+            return self.run(table, sql, tuple(columns.values()))
+        self.unit.execute(sql, tuple(columns.values()))
+        self._rows.append([table, *row_statement(table, columns)])
+        return 1
 
     def write(self) -> None:
         """Add the line, if anything was changed."""
         if not self._rows:
             return
         last, n, prev = self._head()
-        body = canonicalize(
-            {
-                "at": int(self.at * _MILLISECONDS),
-                "id": last + 1,
-                "kind": self._kind,
-                "n": n + 1,
-                "prev": prev,
-                "rows": self._rows,
-                "txn": self.txn,
-            }
-        )
+        place = {
+            "at": int(self.at * _MILLISECONDS),
+            "id": last + 1,
+            "kind": self._kind,
+            "n": n + 1,
+            "prev": prev,
+        }
+        # names of columns are ASCII, so this is RFC 8785 but for integers that a double does not hold: they are exact
+        body = orjson.dumps({**place, "rows": self._rows, "txn": self.txn}, option=orjson.OPT_SORT_KEYS)
         self.unit.execute(
             "INSERT INTO chain (id, txn, n, kind, body, prev, hash) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (last + 1, self.txn, n + 1, self._kind, body, prev, line_hash(body)),
@@ -165,25 +167,43 @@ def line_hash(body: bytes) -> str:
 
 def row_statement(table: str, row: Row) -> tuple[list[Any], dict[str, Any]]:
     """A row as a line states it: its key and its bound columns."""
-    key = KEYS[table]
-    without = UNBOUND.get(table, frozenset())
-    columns = [name for name in row.keys() if name not in key and name not in without]  # noqa: SIM118
-    parts = [_value_statement(name, row[name]) if name == _RUN_KEY else row[name] for name in key]
-    return parts, {name: _value_statement(name, row[name]) for name in columns}
+    return _key_statement(table, [row[name] for name in KEYS[table]]), _columns_statement(table, row)
+
+
+def _key_statement(table: str, key: Iterable[Any]) -> list[Any]:
+    named = zip(KEYS[table], key, strict=True)
+    return [_value_statement(name, value) if name == _RUN_KEY else value for name, value in named]
+
+
+def _columns_statement(table: str, row: Row) -> dict[str, Any]:
+    return {name: _value_statement(name, row[name]) for name in _bound(table, tuple(row.keys()))}
+
+
+@cache
+def _bound(table: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+    without = UNBOUND.get(table, frozenset()).union(KEYS[table])
+    return tuple(name for name in columns if name not in without)
 
 
 def _value_statement(column: str, value: Any) -> Any:
     """One value: numbers and names of this package as they are, other text as a digest of its type and bytes."""
-    if value is None or isinstance(value, int):
+    kind = type(value)
+    if kind is str:
+        if column in CLEAR:
+            return value
+        return f"text:{hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()}"
+    if value is None or kind is int:
         return value
-    if isinstance(value, float):
+    if kind is float:
         # RETURNING returns a whole number of a REAL column as an integer, SELECT as a float
         return int(value) if value.is_integer() else repr(value)
-    if column in CLEAR and isinstance(value, str):
-        return value
-    if isinstance(value, str):
-        return f"text:{hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()}"
     return f"bytes:{hashlib.sha256(value).hexdigest()}"
+
+
+@cache
+def _insertion(table: str, columns: tuple[str, ...], or_ignore: bool) -> str:
+    sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+    return f"{sql} ON CONFLICT DO NOTHING" if or_ignore else sql
 
 
 @cache

@@ -16,6 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -84,7 +85,11 @@ def register_fork_aware(one: ForkAware) -> None:
 
 _LEFT_TO_PARENTS: Final[list[object]] = []  # connections of the parent process: never used, never closed
 
-Parameters = tuple[Any, ...] | Mapping[str, Any]
+Names = tuple[str, ...]
+Values = tuple[Any, ...]
+Columns = Mapping[str, Any]
+Parameters = Values | Columns
+Updated = tuple[list[Values], Columns]
 
 
 Row = Any
@@ -98,6 +103,36 @@ class Unit(Protocol):
     """An open connection inside a unit."""
 
     def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor: ...
+
+    def update(self, table: str, key: Names, columns: Columns, where: str, parameters: Values) -> Updated:
+        """Set these columns of the matching rows. Returns their keys, and the values as they are stored."""
+        ...
+
+
+@cache
+def update_statements(table: str, key: Names, columns: Names, where: str) -> tuple[str, str]:
+    """The UPDATE of these columns, and the query for the keys of the rows it concerns. Names and conditions are
+    constants of this package; every value is bound.
+    """
+    changes = ", ".join(f"{name} = ?" for name in columns)
+    return (
+        f"UPDATE {table} SET {changes} WHERE {where}",  # noqa: S608
+        f"SELECT {', '.join(key)} FROM {table} WHERE {where}",  # noqa: S608
+    )
+
+
+class _ErrorTranslation:
+    """Raises an error as what it is translated into. A class, because it is entered for every unit and query."""
+
+    def __init__(self, translated: Callable[[BaseException], JournalError | None]) -> None:
+        self._translated = translated
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and (translated := self._translated(error)) is not None:
+            raise translated from error
 
 
 class Database(ABC):
@@ -184,6 +219,10 @@ class Database(ABC):
         found = self.rows(sql, parameters)
         return found[0] if found else None
 
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Raise the engine's errors as `JournalError`."""
+        return _ErrorTranslation(self._translated)
+
     @abstractmethod
     def exists(self) -> bool:
         """Whether the journal exists. It is not created.
@@ -249,5 +288,5 @@ class Database(ABC):
         """Roll back, in any state of the transaction."""
 
     @abstractmethod
-    def translate_errors(self) -> AbstractContextManager[None]:
-        """Raise the engine's errors as `JournalError`."""
+    def _translated(self, error: BaseException) -> JournalError | None:
+        """An error of the engine as `JournalError`; None for another one."""

@@ -135,6 +135,17 @@ def end_unfrozen(change: Change, staging: int) -> None:
         )
 
 
+def sealed_args(change: Change, seals: Seals, call: StagedRow) -> bytes:
+    """The arguments of a staged call, as its column holds them; empty if its secrets are not known yet.
+
+    Raises:
+        JournalSealed: it has secrets, and there is no sealing key.
+    """
+    if call.secret is None:
+        return b""
+    return seals.seal(change.unit, SealContext(change.txn, call.effect_id, "args"), call.args, call.secret)
+
+
 def complete_unsubmitted(
     change: Change, seals: Seals, staging: int, calls: Sequence[StagedRow], why: str | None = None
 ) -> None:
@@ -142,9 +153,7 @@ def complete_unsubmitted(
     for call in calls:
         raw = b""
         with suppress(JournalSealed):
-            if call.secret is not None:
-                about = SealContext(change.txn, call.effect_id, "args")
-                raw = seals.seal(change.unit, about, call.args, call.secret)
+            raw = sealed_args(change, seals, call)
         change.run(
             "effects",
             "UPDATE effects SET args = CASE WHEN length(args) = 0 THEN ? ELSE args END, tool_digest = ?, "

@@ -30,7 +30,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, LeaseLost
-from countersign.journal.chain import Change, record_changes
+from countersign.journal.chain import Change
 from countersign.journal.database import Database, Row, Unit, register_fork_aware
 
 log: Final = logging.getLogger("countersign")
@@ -269,8 +269,9 @@ class Leases:
         """
         with self._database.unit(durable=durable) as unit:
             self.require(unit, lease, at_least=at_least)
-            with record_changes(unit, lease.txn, kind, self._clock.wall()) as change:
-                yield change
+            change = Change(unit, lease.txn, kind, self._clock.wall())
+            yield change
+            change.write()
 
 
 def new_holder() -> str:

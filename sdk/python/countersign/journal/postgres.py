@@ -11,12 +11,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from countersign.errors import JournalError, SettingsError
-from countersign.journal.database import Cursor, Database, Parameters, Row
+from countersign.journal.database import (
+    Columns,
+    Cursor,
+    Database,
+    Names,
+    Parameters,
+    Row,
+    Updated,
+    Values,
+    update_statements,
+)  # fmt: skip
 from countersign.journal.location import LOCATION_HELP, JournalUrl
 from countersign.journal.postgres_schema import lock_key, prepare, schema_exists, schema_of
 
@@ -104,6 +114,14 @@ class PostgresConnection:
         else:
             values = [_storable(value) for value in parameters]
         return self.connection.execute(translate_sql(sql), values)
+
+    def update(self, table: str, key: Names, columns: Columns, where: str, parameters: Values) -> Updated:
+        """As `Unit.update`, in one round trip."""
+        sql, _ = update_statements(table, key, tuple(columns), where)
+        returning = f" RETURNING {', '.join(key)}" if key else ""
+        done = self.execute(sql + returning, (*columns.values(), *parameters))
+        found = [tuple(row) for row in done] if key else [()] * done.rowcount
+        return found, {name: _storable(value) for name, value in columns.items()}
 
 
 class PostgresDatabase(Database):
@@ -224,15 +242,11 @@ class PostgresDatabase(Database):
             return
         self._disconnect()
 
-    @contextmanager
-    def translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except self._driver.Error as error:
-            reason = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
-            raise JournalError(
-                f"the journal {self.name!r} cannot be used: {reason}. Nothing fires without it"
-            ) from error
+    def _translated(self, error: BaseException) -> JournalError | None:
+        if not isinstance(error, self._driver.Error):
+            return None
+        reason = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+        return JournalError(f"the journal {self.name!r} cannot be used: {reason}. Nothing fires without it")
 
 
 def load_driver() -> Any:

@@ -11,13 +11,12 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from countersign.errors import JournalError
-from countersign.journal.database import Database
+from countersign.journal.database import Columns, Database, Names, Updated, Values, update_statements
 from countersign.journal.schema import prepare
 
 _BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
@@ -25,18 +24,33 @@ _WAL_PAUSE_SECONDS: Final = 0.005
 _MAGIC: Final = b"SQLite format 3\0"  # the header of a non-empty SQLite database
 
 
+class SQLiteConnection(sqlite3.Connection):
+    """An open connection that accepts the journal's statements."""
+
+    def update(self, table: str, key: Names, columns: Columns, where: str, parameters: Values) -> Updated:
+        """As `Unit.update`. With RETURNING, an UPDATE takes three times as long as with a query for its keys."""
+        sql, query = update_statements(table, key, tuple(columns), where)
+        values = (*columns.values(), *parameters)
+        if not key:
+            return [()] * self.execute(sql, values).rowcount, columns
+        found = [tuple(row) for row in self.execute(query, parameters)]
+        if found:
+            self.execute(sql, values)
+        return found, columns
+
+
 class SQLiteDatabase(Database):
     """One journal file, or `:memory:`."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(str(path))
-        self._connection: sqlite3.Connection | None = None
+        self._connection: SQLiteConnection | None = None
         self._level = ""  # the connection's current `synchronous` level
 
     def exists(self) -> bool:
         return Path(self.name).is_file()
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self) -> SQLiteConnection:
         if self._connection is None:
             self._connection = self._open()
         return self._connection
@@ -66,19 +80,17 @@ class SQLiteDatabase(Database):
         with suppress(sqlite3.Error):
             self._connected().execute("ROLLBACK")
 
-    @contextmanager
-    def translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise JournalError(
-                f"the journal {self.name!r} cannot be used: {error}. Nothing fires without it"
-            ) from error
+    def _translated(self, error: BaseException) -> JournalError | None:
+        if not isinstance(error, sqlite3.Error):
+            return None
+        return JournalError(f"the journal {self.name!r} cannot be used: {error}. Nothing fires without it")
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> SQLiteConnection:
         if self.name != ":memory:":
             _make_private(Path(self.name))
-        connection = sqlite3.connect(self.name, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self.name, isolation_level=None, check_same_thread=False, factory=SQLiteConnection
+        )
         connection.row_factory = sqlite3.Row
         try:
             for pragma in (

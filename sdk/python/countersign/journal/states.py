@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -108,10 +109,9 @@ def transition(
     Raises:
         JournalError: the table allows no such transition from the effect's state (unless `missing_ok`).
     """
-    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
     updated = change.update(
         "effects",
-        f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})",
+        _may_become(to),
         (change.txn, staging, effect_id),
         state=to.value,
         updated_at=change.at,
@@ -119,3 +119,9 @@ def transition(
     )
     if updated != 1 and not missing_ok:
         raise JournalError(f"effect {effect_id[:12]} cannot become {to.value} from its state in the journal")
+
+
+@cache
+def _may_become(to: LocalState) -> str:
+    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
+    return f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})"

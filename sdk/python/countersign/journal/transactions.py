@@ -25,6 +25,7 @@ from countersign.journal.database import Database, Row, Unit
 from countersign.journal.effects import (
     complete_unsubmitted,
     end_unfrozen,
+    sealed_args,
     supersede,
     write_effect,
     write_result,
@@ -33,7 +34,7 @@ from countersign.journal.effects import (
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE, TransactionQueries
 from countersign.journal.records import StagedRow
-from countersign.journal.sealing import SealContext, Seals
+from countersign.journal.sealing import Seals
 from countersign.journal.states import LocalState, LocalTxn, transition
 
 _ATTEMPT_BYTES: Final = 16
@@ -86,12 +87,8 @@ class Transactions(TransactionQueries):
         Raises:
             JournalSealed: it has secrets, and there is no sealing key.
         """
-        about = SealContext(lease.txn, call.effect_id, "args")
         state = LocalState.LIVE if call.lane == LIVE_LANE else LocalState.STAGED
         with self._leases.unit(lease, "staged", durable=False) as change:
-            sealed = (
-                b"" if call.secret is None else self._seals.seal(change.unit, about, call.args, call.secret)
-            )
             change.insert(
                 "effects",
                 only_given=True,
@@ -102,7 +99,7 @@ class Transactions(TransactionQueries):
                 effect_id=call.effect_id,
                 tool=call.tool,
                 call_key=call.call_key,
-                args=sealed,
+                args=sealed_args(change, self._seals, call),
                 state=state.value,
                 updated_at=change.at,
             )

@@ -22,6 +22,7 @@ from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresConnection, PostgresDatabase
 from countersign.journal.postgres_schema import create_schema, schema_exists
 from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
+from countersign.journal.sqlite import SQLiteConnection
 
 if TYPE_CHECKING:
     import psycopg
@@ -151,7 +152,7 @@ class SQLiteStore:
     def opened(self) -> Iterator[Unit]:
         """A read-only connection in one transaction."""
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None, factory=SQLiteConnection)) as db:
             db.row_factory = sqlite3.Row
             # changed bytes are compared, not raised
             db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")

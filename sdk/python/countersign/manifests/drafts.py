@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from countersign.contract.admission import JSON, admit
-from countersign.contract.canonical import canonicalize
+from countersign.contract.admission import JSON, admitted_bytes
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.pointers import pointer_to
@@ -45,7 +44,7 @@ def draft_manifest(tool: Tool) -> ToolManifest:
     if given is not None:
         return given
     try:
-        return load_manifest(canonicalize(admit(_members(tool))))
+        return load_manifest(admitted_bytes(_members(tool)))
     except ContractError as error:
         raise RegistrationError(f"tool {tool.name!r} has no valid manifest: {error}") from error
 

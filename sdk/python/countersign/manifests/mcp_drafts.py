@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from countersign.contract.admission import RESERVED_KEYS, admit, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.admission import RESERVED_KEYS, admit, admitted_bytes, load
 from countersign.contract.errors import ContractError
 from countersign.contract.json_schema import require_json_schema
 from countersign.contract.manifest import (
@@ -177,7 +176,7 @@ def _manifest(
         "sentence": _sentence(title, properties),
     }
     try:
-        manifest = load_manifest(canonicalize(admit(members)))
+        manifest = load_manifest(admitted_bytes(members))
         require_json_schema(manifest.args, "/inputSchema")
     except ContractError as error:
         found.problems.append(f"/inputSchema: {error}")

@@ -29,8 +29,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from countersign.contract.admission import ARGS_LIMITS, admit, load, too_deep, too_many_nodes
-from countersign.contract.canonical import canonicalize
+from countersign.contract.admission import ARGS_LIMITS, admit, admitted_bytes, load, too_deep, too_many_nodes
 from countersign.contract.errors import AdmissionError
 from countersign.errors import RegistrationError
 from countersign.texts import storable, text_of
@@ -186,7 +185,7 @@ class Result:
         try:
             if _is_spent_by_reading(value):
                 return None
-            return canonicalize(admit(to_jsonable_python(value, by_alias=True)))
+            return admitted_bytes(to_jsonable_python(value, by_alias=True))
         except Exception:  # noqa: BLE001 - looking runs code of the value, and the tool has done its work all the same
             return None
 

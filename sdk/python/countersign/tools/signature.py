@@ -24,8 +24,7 @@ from typing import Any, Final, NotRequired, TypeVar
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from countersign.contract.admission import JSON, admit, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.admission import JSON, admit, admitted_bytes, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import CountersignError, NotStageable, RegistrationError
 from countersign.texts import text_of
@@ -247,7 +246,7 @@ class Signature:
             name: self._written(name, partial(self._dumped, name, value)) for name, value in typed.items()
         }
         try:
-            return canonicalize(admit(written))
+            return admitted_bytes(written)
         except AdmissionError as error:  # each argument is within the limits, but not all of them together
             raise NotStageable(f"the args of {self.tool!r} cannot be written as JSON: {error}") from None
 

@@ -7,6 +7,7 @@ import sqlite3
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,29 @@ def test_an_effect_is_firing_once(journal: Journal) -> None:
     with pytest.raises(errors.JournalError):
         journal.effect_log.write(lease, staging, [failed])
     assert [one.outcome for one in journal.outbox.pending()] == ["fired"]
+
+
+@IN_A_FILE
+def test_a_live_call_and_a_fired_effect_take_so_many_statements(journal: Journal) -> None:
+    lease, effect, found = owned(journal), an_effect(), []
+    staging, attempt = redeemed(journal, lease, effect)
+    with journal.database.unit(durable=True) as unit:
+        unit.set_trace_callback(found.append)
+
+    def taken() -> int:
+        own = [statement for statement, _ in groupby(found)]  # one that fires a trigger is reported again
+        found.clear()
+        return len(own)
+
+    taken()
+    begin(journal, lease, staging, effect)
+    assert taken() == 7
+    outcome = EffectOutcome(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')
+    journal.effect_log.write(lease, staging, [outcome])
+    assert taken() == 9
+    live = StagedRow("e" * 64, "c" * 64, "note", b"{}", "live", 1, ())
+    journal.transactions.stage(lease, staging, live)
+    assert taken() == 7, "one of them sets the durability"
 
 
 def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> None:

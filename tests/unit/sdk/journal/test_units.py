@@ -2,7 +2,6 @@
 
 import sqlite3
 from contextlib import suppress
-from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from countersign import JournalError, MisuseError, llm_call
 from countersign.journal import Journal
 from countersign.journal.database import Database
+from countersign.journal.sqlite import SQLiteConnection
 from tests.fakes.desk import Desk
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.fakes.running import run
@@ -110,7 +110,7 @@ def test_an_effect_syncs_three_times(
     assert found.count("FULL") == waits and len(found) <= commits_in_all
 
 
-class Raced(sqlite3.Connection):
+class Raced(SQLiteConnection):
     """What SQLite answers, at once and now and then, while another process switches the same new file to WAL."""
 
     codes: ClassVar[list[int]] = []
@@ -128,7 +128,7 @@ CODES = [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.
 
 @pytest.mark.parametrize(("codes", "opens"), CODES, ids=["busy", "broken"])
 def test_a_new_journal_waits_for_another_open(tmp_path, monkeypatch, codes: list[int], opens: bool) -> None:
-    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Raced))
+    monkeypatch.setattr("countersign.journal.sqlite.SQLiteConnection", Raced)
     monkeypatch.setattr(Raced, "codes", codes)
     journal = Journal(tmp_path / "journal.db")
     if opens:

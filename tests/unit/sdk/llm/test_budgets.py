@@ -12,6 +12,7 @@ import pytest
 from countersign import Budget, BudgetExceeded, MisuseError, SettingsError, Stopped, llm_call
 from countersign.journal import Journal, spending
 from countersign.journal.spending import BudgetHold
+from countersign.journal.verification import verify
 from tests.fakes.desk import make_desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import BOTH
@@ -39,6 +40,13 @@ def test_a_budget_is_reserved_before_the_model_is_called(make: Any, budget: Budg
         ask(desk, vendor, run="r")
     assert (vendor.calls, calls(desk), usage_of(desk, "b")) == (0, [], (0, 0))
     assert isinstance(exceeded.value, Stopped)
+
+
+@pytest.mark.parametrize("limit", ["9007.199254740992", "1000000"])
+def test_a_budget_of_more_picos_than_a_double_counts_is_recorded(make: Any, limit: str) -> None:
+    desk, vendor = make(Budget("large", "money", limit, "day", "USD")), Vendor()
+    assert may(desk, vendor)
+    assert verify(desk.runtime.settings.journal_path).findings == ()
 
 
 def test_a_recorded_call_counts_even_beyond_its_budget(make: Any) -> None:
