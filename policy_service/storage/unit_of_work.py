@@ -23,19 +23,9 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import sqlalchemy as sa
 import structlog
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Insert,
-    Result,
-    String,
-    bindparam,
-    cast,
-    func,
-    insert,
-)
+from sqlalchemy import Connection, bindparam, func
 from sqlalchemy.exc import DatabaseError, InterfaceError, InternalError, OperationalError
 
 from countersign.contract import canonicalize
@@ -139,30 +129,30 @@ def write_lines(tx: Tx) -> None:
     for first in range(0, len(tx.unwritten), _MAX_LINES):
         lines = tx.unwritten[first : first + _MAX_LINES]
         values = {f"{name}_{n}": value for n, line in enumerate(lines) for name, value in line.items()}
-        execute_write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values, explicit_columns=True)
+        execute_write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values)
     tx.unwritten.clear()
 
 
 # An id is microseconds, a counter and random bits: 30 hex digits that sort in the order of writing. On PostgreSQL the
 # time is the server's at this statement, after every row lock the unit has waited for. So of two units where one
 # depends on the other, the later line sorts later on every replica.
-_SERVER_TIME = cast(func.extract("epoch", func.clock_timestamp()) * _MICROSECONDS, BigInteger)
+_SERVER_TIME = sa.cast(func.extract("epoch", func.clock_timestamp()) * _MICROSECONDS, sa.BigInteger)
 _WRITTEN = tuple(column for column in _audit.c if column.name not in {"audit_id", "idx"})
 
 
 @cache
-def _insert(lines: int, dialect: str) -> Insert:
+def _insert(lines: int, dialect: str) -> sa.Insert:
     """An INSERT of this many lines; each parameter is a column's name and the line's number."""
-    return insert(_audit).values([_line(n, dialect) for n in range(lines)])
+    return sa.insert(_audit).values([_line(n, dialect) for n in range(lines)])
 
 
-def _line(n: int, dialect: str) -> dict[str, ColumnElement[Any]]:
-    line: dict[str, ColumnElement[Any]] = {
+def _line(n: int, dialect: str) -> dict[str, sa.ColumnElement[Any]]:
+    line: dict[str, sa.ColumnElement[Any]] = {
         column.name: bindparam(f"{column.name}_{n}", type_=column.type) for column in _WRITTEN
     }
     if dialect == "sqlite":
-        return line | {"audit_id": bindparam(f"audit_id_{n}", type_=String)}
-    rest: ColumnElement[str] = bindparam(f"rest_{n}", type_=String)
+        return line | {"audit_id": bindparam(f"audit_id_{n}", type_=sa.String)}
+    rest: sa.ColumnElement[str] = bindparam(f"rest_{n}", type_=sa.String)
     return line | {"audit_id": func.lpad(func.to_hex(_SERVER_TIME), 14, "0").concat(rest)}
 
 
@@ -178,7 +168,7 @@ def require_plain_result(result: T) -> T:
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError("a unit of work is a plain function; it was async and has not run")
-    if isinstance(result, Result):
+    if isinstance(result, sa.Result):
         raise TypeError("a unit of work returned an open result; read the rows inside the unit")
     return result
 

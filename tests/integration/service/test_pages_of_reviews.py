@@ -15,6 +15,7 @@ from policy_service.queries import effects as effect_text
 from policy_service.queries import repository
 from policy_service.queries.queue import QueueFilter, QueuePage, Tab, queue_page
 from policy_service.queries.vote_eligibility import voter_from_person
+from policy_service.storage import core
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow
 from tests.fakes.pages import holds, words
@@ -121,7 +122,8 @@ async def test_a_page_reads_what_it_shows(bank: World, robot: Agent, monkeypatch
         read.update((row.effect_id, row.rev) for row in known if isinstance(row, EffectRow))
         return known
 
-    monkeypatch.setattr(repository, "rows_of", note)
+    for module in (repository, core):
+        monkeypatch.setattr(module, "rows_of", note)
     for path in PATHS:
         read.clear()
         assert (await maya.get(path)).status_code == 200

@@ -15,7 +15,6 @@ from policy_service.storage.core import (
     execute_write,
     find,
     find_one,
-    insert_or_ignore,
     insert_row,
     insert_row_or_ignore,
     table,
@@ -109,13 +108,10 @@ def test_a_process_that_never_created_a_row_reads_them(store: Database, migrated
 
 
 def test_the_first_is_written_and_the_second_yields(store: Database) -> None:
-    def put(value: str | None) -> int:
-        row = {"name": "epoch", "value": value}
-        return store.write_sync(
-            lambda tx: tx.conn.execute(insert_or_ignore(tx.conn, META).values(row)).rowcount
-        )
+    def put(value: Any) -> bool:
+        return store.write_sync(lambda tx: insert_row_or_ignore(tx.conn, MetaRow(name="epoch", value=value)))
 
     with pytest.raises(Exception, match=r"(?i)null"):  # another rule than the key's
         put(None)
-    assert (put("1"), put("2")) == (1, 0)
+    assert (put("1"), put("2")) == (True, False)
     assert column(store, "SELECT value FROM meta") == ["1"]
