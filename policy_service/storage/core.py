@@ -64,10 +64,9 @@ _AnyRow = TypeVar("_AnyRow", bound=Row)
 @cache
 def _defaults(model: type[Row]) -> list[tuple[str, Callable[..., Any]]]:
     """The columns with a default, and the factory of each; a mutable default is made anew for each row."""
-    fields = model.__pydantic_fields__.items()
     return [
         (name, field.default_factory or (lambda value=field.default: value))
-        for name, field in fields
+        for name, field in model.__pydantic_fields__.items()
         if not field.is_required()
     ]
 
@@ -171,10 +170,8 @@ class _CompiledStatement:
         self._own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
         types = [compiled.binds[name].type.dialect_impl(dialect) for name in self._names]
         self._to = _processors(kind.bind_processor(dialect) for kind in types)
-        columns = statement.selected_columns if isinstance(statement, Select) else ()
-        self._from = _processors(
-            column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns
-        )
+        read = [column.type for column in statement.selected_columns] if isinstance(statement, Select) else []
+        self._from = _processors(kind.dialect_impl(dialect).result_processor(dialect, None) for kind in read)
         self._driver: Any = dialect.loaded_dbapi
 
     def _bound(self, values: dict[str, Any]) -> Any:

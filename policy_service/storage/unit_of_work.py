@@ -7,6 +7,8 @@ No audit row, no change: a line that cannot be written rolls its unit back. A li
 reason can forge another line. It holds ids, digests and codes; texts of people and arguments of agents stay in their
 own tables. A unit's lines are inserted together, as its last statement and without an index. The sequencer assigns
 indexes after the commit.
+
+A new row that its unit may still change is inserted at the end of the unit, in its final state.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from sqlalchemy.exc import DatabaseError, InterfaceError, InternalError, Operati
 from countersign.contract import canonicalize
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage.core import execute_write, table
+from policy_service.storage.core import Row, execute_write, insert_row, table
 from policy_service.storage.system_tables import AuditRow
 
 T = TypeVar("T")
@@ -61,6 +63,7 @@ class Tx:
     locked_txn: str | None = None  # the transaction id locked by advisory_locks.lock_transaction
     lines: list[AuditLine] = field(default_factory=list)
     unwritten: list[dict[str, Any]] = field(default_factory=list)  # lines not yet inserted
+    new_rows: dict[int, Row] = field(default_factory=dict)  # not yet inserted, by id()
 
 
 MAX_QUEUE_S = 30.0  # by then the caller has timed out and repeats the request under the same key
@@ -114,12 +117,15 @@ def append(
 
 
 def run_unit(unit: Unit[T], tx: Tx) -> T:
-    """Run a unit and insert its audit lines.
+    """Run a unit and insert its new rows and audit lines.
 
     Raises:
         TypeError: the result is a coroutine (the unit was ``async def``) or an open result.
     """
     result = unit(tx)
+    for row in tx.new_rows.values():
+        insert_row(tx.conn, row)
+    tx.new_rows.clear()
     write_lines(tx)
     return require_plain_result(result)
 
@@ -137,7 +143,6 @@ def write_lines(tx: Tx) -> None:
 # time is the server's at this statement, after every row lock the unit has waited for. So of two units where one
 # depends on the other, the later line sorts later on every replica.
 _SERVER_TIME = sa.cast(func.extract("epoch", func.clock_timestamp()) * _MICROSECONDS, sa.BigInteger)
-_WRITTEN = tuple(column for column in _audit.c if column.name not in {"audit_id", "idx"})
 
 
 @cache
@@ -146,14 +151,13 @@ def _insert(lines: int, dialect: str) -> sa.Insert:
     return sa.insert(_audit).values([_line(n, dialect) for n in range(lines)])
 
 
-def _line(n: int, dialect: str) -> dict[str, sa.ColumnElement[Any]]:
-    line: dict[str, sa.ColumnElement[Any]] = {
-        column.name: bindparam(f"{column.name}_{n}", type_=column.type) for column in _WRITTEN
-    }
-    if dialect == "sqlite":
-        return line | {"audit_id": bindparam(f"audit_id_{n}", type_=sa.String)}
-    rest: sa.ColumnElement[str] = bindparam(f"rest_{n}", type_=sa.String)
-    return line | {"audit_id": func.lpad(func.to_hex(_SERVER_TIME), 14, "0").concat(rest)}
+def _line(n: int, dialect: str) -> dict[str, Any]:
+    columns = (column for column in _audit.c if column.name != "idx")
+    line: dict[str, Any] = {c.name: bindparam(f"{c.name}_{n}", type_=c.type) for c in columns}
+    if dialect != "sqlite":
+        time_hex = func.lpad(func.to_hex(_SERVER_TIME), 14, "0")
+        line["audit_id"] = time_hex.concat(bindparam(f"rest_{n}", type_=sa.String))
+    return line
 
 
 # -- results and errors --------------------------------------------------------------------------------------

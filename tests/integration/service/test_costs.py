@@ -42,8 +42,9 @@ A_NEW_REVISION = {
 }
 SPENT_AT_ONCE = {
     "SELECT attempts": 1,  # nobody has taken this name
-    "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1,
-}  # fmt: skip
+    "INSERT attempts": 1,
+    "INSERT redemptions": 1,
+}
 REDEEMED_LATER = {
     "SELECT attempts": 1, "SELECT transactions": 1, "SELECT effects": 1, "SELECT decisions": 1, "SELECT agents": 1,
     "SELECT agent_keys": 1, "SELECT stops": 1, "SELECT redemptions": 1,
