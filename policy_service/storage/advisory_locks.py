@@ -33,6 +33,8 @@ _KEY = bindparam("key", type_=BigInteger)
 _EXCLUSIVE = select(func.pg_advisory_xact_lock(_KEY))
 _SHARED = select(func.pg_advisory_xact_lock_shared(_KEY))
 _CLOCK = select(func.clock_timestamp())
+# A CTE with a volatile function is evaluated first, so the time is read once the lock is held.
+_EXCLUSIVE_THEN_CLOCK = _CLOCK.select_from(_EXCLUSIVE.cte("held"))
 
 
 def current_time(conn: Connection, clock: Clock | None) -> datetime:
@@ -53,8 +55,8 @@ def lock_transaction(tx: Tx, txn: str) -> Tx:
         raise RuntimeError("a unit of work locks one transaction at most")
     if tx.conn.dialect.name == "sqlite":
         return replace(tx, locked_txn=txn)
-    fetch(tx.conn, _EXCLUSIVE, {"key": _lock_id(f"txn {txn}")})
-    return replace(tx, locked_txn=txn, now=current_time(tx.conn, tx.clock))
+    ((moment,),) = fetch(tx.conn, _EXCLUSIVE_THEN_CLOCK, {"key": _lock_id(f"txn {txn}")})
+    return replace(tx, locked_txn=txn, now=moment if tx.clock is None else tx.clock())
 
 
 def require_locked(tx: Tx, txn: str) -> None:
