@@ -18,25 +18,14 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+import sqlalchemy as sa
 import structlog
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Integer,
-    Row,
-    Update,
-    bindparam,
-    exists,
-    func,
-    literal_column,
-    select,
-    update,
-)
+from sqlalchemy import Connection, bindparam, func, select
 
 from countersign.contract import canonicalize
 from policy_service.health import Signal
 from policy_service.storage import advisory_locks
-from policy_service.storage.core import table
+from policy_service.storage.core import fetch, fetch_rows, find_one, table
 from policy_service.storage.database import Database
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import TransactionRow
@@ -89,7 +78,7 @@ def canonical_record(entry: Entry) -> bytes:
 
 def entries_after(conn: Connection, index: int, limit: int) -> list[Entry]:
     """Lines with an index above ``index``, in order."""
-    return [_entry(row) for row in conn.execute(_AFTER, {"after": index, "most": limit})]
+    return [_entry(row) for row in fetch_rows(conn, AuditRow, _AFTER, after=index, most=limit)]
 
 
 def parties_by_txn(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]]:
@@ -102,13 +91,13 @@ def parties_by_txn(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]
 
 def highest_index(conn: Connection) -> int:
     """The highest index; 0 for an empty log."""
-    found: int | None = conn.execute(_HIGHEST).scalar_one()
+    ((found,),) = fetch(conn, _HIGHEST, {})
     return found or 0
 
 
 def newest_entry(conn: Connection) -> Entry | None:
     """The line with the highest index; None for an empty log."""
-    row = conn.execute(select(_audit).where(_row.idx == highest_index(conn))).first()
+    row = find_one(conn, AuditRow, idx=highest_index(conn))
     return None if row is None else _entry(row)
 
 
@@ -123,12 +112,12 @@ def append_above(tx: Tx, index: int, kind: str, *, actor: str, body: Mapping[str
     append(tx, kind, actor=actor, body=body)
     write_lines(tx)
     line = select(func.max(_row.audit_id)).where(_row.kind == kind, _row.idx.is_(None)).scalar_subquery()
-    tx.conn.execute(update(_audit).where(_row.audit_id == line).values(idx=index))
+    tx.conn.execute(sa.update(_audit).where(_row.audit_id == line).values(idx=index))
 
 
-def _entry(row: Row[Any]) -> Entry:
+def _entry(row: AuditRow) -> Entry:
     return Entry(
-        row.idx,
+        row.idx or 0,
         row.audit_id,
         row.kind,
         row.actor,
@@ -231,19 +220,20 @@ class Sequencer:
 
 
 @cache
-def _numbering(dialect: str) -> Update:
+def _numbering(dialect: str) -> sa.Update:
     """Number lines in the order of writing: by rowid on SQLite, which has one writer; by id on PostgreSQL."""
     line = _audit.alias("line")
-    written = literal_column("line.rowid") if dialect == "sqlite" else line.c.audit_id
+    written = sa.literal_column("line.rowid") if dialect == "sqlite" else line.c.audit_id
     place = func.row_number().over(order_by=written).label("place")
     unnumbered = select(line.c.audit_id, place).where(line.c.idx.is_(None)).order_by(written)
-    waiting = unnumbered.limit(bindparam("most", type_=Integer)).subquery("waiting")
-    index = bindparam("highest", type_=BigInteger) + waiting.c.place
-    return update(_audit).values(idx=index).where(_row.audit_id == waiting.c.audit_id)
+    waiting = unnumbered.limit(bindparam("most", type_=sa.Integer)).subquery("waiting")
+    index = bindparam("highest", type_=sa.BigInteger) + waiting.c.place
+    return sa.update(_audit).values(idx=index).where(_row.audit_id == waiting.c.audit_id)
 
 
-_UNNUMBERED = select(exists().where(_row.idx.is_(None)))
+_UNNUMBERED = select(sa.exists().where(_row.idx.is_(None)))
 
 
 def _has_unnumbered(conn: Connection) -> bool:
-    return bool(conn.execute(_UNNUMBERED).scalar_one())
+    ((found,),) = fetch(conn, _UNNUMBERED, {})
+    return bool(found)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, true, update
 from sqlmodel import col
@@ -24,7 +24,15 @@ from sqlmodel import col
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import find, find_one, insert_or_ignore, insert_row, rows_of, table
+from policy_service.storage.core import (
+    fetch,
+    find,
+    find_one,
+    insert_row,
+    insert_row_or_ignore,
+    rows_of,
+    table,
+)
 from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow
@@ -86,8 +94,8 @@ def enroll(
         )
     if owner is not None and not all(owner.partition("|")):
         raise InvalidRequestError(f"the owner {owner!r} is not a person; write ISSUER|SUBJECT")
-    row = {"name": name, "owner": owner, "roles": list(roles), "teams": list(teams), "enrolled_at": tx.now}
-    if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentRow)).values(row)).rowcount == 0:
+    row = AgentRow(name=name, owner=owner, roles=list(roles), teams=list(teams), enrolled_at=tx.now)
+    if not insert_row_or_ignore(tx.conn, row):
         raise ConflictError(f"the agent {name!r} is enrolled already; add a key with `agent key add`")
     body = {"agent": name, "owner": owner, "roles": list(roles), "teams": list(teams)}
     append(tx, "agent_enrolled", actor=OPERATOR, agent=name, body=body)
@@ -101,8 +109,8 @@ def add_key(tx: Tx, name: str, key: PublicKey) -> None:
         ConflictError: the key is known, of any agent and even if revoked.
     """
     _require_agent(tx.conn, name)
-    row = {"kid": key.kid, "agent": name, "x": key.jwk()["x"], "added_at": tx.now}
-    if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
+    row = AgentKeyRow(kid=key.kid, agent=name, x=key.jwk()["x"], added_at=tx.now)
+    if not insert_row_or_ignore(tx.conn, row):
         raise ConflictError(f"the key {key.kid} belongs to an agent already; make a new one")
     append(tx, "agent_key_added", actor=OPERATOR, agent=name, body={"agent": name, "kid": key.kid})
 
@@ -123,16 +131,11 @@ def add_vouched_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
         raise ForbiddenError(f"the agent {agent!r} is frozen", code=ErrorCode.FROZEN)
     _require_newer_than_revocations(tx, voucher)
     _require_key_capacity(tx, voucher)
-    row = {"kid": key.kid, "agent": agent, "x": key.jwk()["x"], "added_at": tx.now}
-    row |= {"issuer": issuer, "trust": voucher.trust, "expires_at": voucher.until}
-    if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
-        mine = (
-            col(AgentKeyRow.kid) == key.kid,
-            col(AgentKeyRow.agent) == agent,
-            col(AgentKeyRow.issuer) == issuer,
-            col(AgentKeyRow.revoked_at).is_(None),
-        )
-        renewed = update(AgentKeyRow).where(*mine).values(trust=voucher.trust, expires_at=voucher.until)
+    renewal: dict[str, Any] = {"trust": voucher.trust, "expires_at": voucher.until}
+    row = AgentKeyRow(kid=key.kid, agent=agent, x=key.jwk()["x"], added_at=tx.now, issuer=issuer, **renewal)
+    if not insert_row_or_ignore(tx.conn, row):
+        mine = (col(AgentKeyRow.kid) == key.kid, *_vouched(voucher), col(AgentKeyRow.revoked_at).is_(None))
+        renewed = update(AgentKeyRow).where(*mine).values(renewal)
         if tx.conn.execute(renewed).rowcount == 0:
             raise ConflictError(f"the key {key.kid} belongs to an agent already; make a new one")
     body = {"agent": agent, "kid": key.kid, "issuer": issuer, "subject": voucher.subject}
@@ -242,10 +245,10 @@ def find_agent(conn: Connection, name: str) -> AgentRow | None:
 
 def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
     """The key with this id, unless it is revoked or expired."""
-    row = conn.execute(_LIVE_KEY, {"kid": kid}).first()
-    if row is None or (row.expires_at is not None and now >= row.expires_at):
-        return None
-    return LiveKey(row.agent, _public_key(row.x), row.trust)
+    for agent, x, trust, expires_at in fetch(conn, _LIVE_KEY, {"kid": kid}):
+        if expires_at is None or now < expires_at:
+            return LiveKey(agent, _public_key(x), trust)
+    return None
 
 
 def list_agents(conn: Connection) -> list[AgentRow]:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 from sqlmodel import col
 
-from policy_service.storage.core import find, find_one, insert_or_ignore, rows_of, table
+from policy_service.storage.core import find, find_one, insert_row_or_ignore, rows_of, table, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackInvitationRow, SlackLinkRow
 from policy_service.storage.tables import PersonRow
@@ -55,18 +55,16 @@ def record_sign_in(
     columns: dict[str, Any] = {"name": name, "email": email, "last_seen_at": tx.now}
     columns |= {"groups": sorted(groups or ()), "groups_at": None if groups is None else tx.now}
     columns["groups_problem"] = groups_problem
-    row = {"iss": iss, "sub": sub, "first_seen_at": tx.now, **columns}
-    if tx.conn.execute(insert_or_ignore(tx.conn, table(PersonRow)).values(row)).rowcount == 0:
-        where = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
-        tx.conn.execute(update(PersonRow).where(*where).values(columns))
+    if not insert_row_or_ignore(tx.conn, PersonRow(iss=iss, sub=sub, first_seen_at=tx.now, **columns)):
+        update_rows(tx.conn, PersonRow, {"iss": iss, "sub": sub}, columns)
 
 
 def ensure_person(tx: Tx, iss: str, sub: str) -> None:
     """Insert a row for a person who never signed in. If one exists, or is being committed, it waits and changes
     nothing.
     """
-    row = {"iss": iss, "sub": sub, "name": sub, "groups": [], "first_seen_at": tx.now, "last_seen_at": tx.now}
-    tx.conn.execute(insert_or_ignore(tx.conn, table(PersonRow)).values(row))
+    row = PersonRow(iss=iss, sub=sub, name=sub, first_seen_at=tx.now, last_seen_at=tx.now)
+    insert_row_or_ignore(tx.conn, row)
 
 
 def is_known(conn: Connection, iss: str, sub: str) -> bool:

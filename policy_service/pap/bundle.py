@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -56,8 +57,11 @@ class Bundle:
 
     def version(self, tool: str, tool_digest: str) -> ToolVersion | None:
         """This version of a tool, or None when the bundle does not hold it."""
-        wanted = (tool, tool_digest)
-        return next((one for one in self.tools if (one.manifest.tool, one.manifest.digest) == wanted), None)
+        return self._versions.get((tool, tool_digest))
+
+    @cached_property
+    def _versions(self) -> Mapping[tuple[str, str], ToolVersion]:
+        return {(one.manifest.tool, one.manifest.digest): one for one in reversed(self.tools)}
 
     async def facts_for(
         self,

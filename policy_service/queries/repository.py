@@ -19,7 +19,7 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.settlement import EffectStatus
 from policy_service.errors import NotFoundError
 from policy_service.storage import review_tables
-from policy_service.storage.core import Row, find, find_one, key_after, rows_of, table
+from policy_service.storage.core import Row, fetch_rows, find, find_one, key_after, rows_of, table
 from policy_service.storage.review_tables import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
@@ -130,9 +130,9 @@ class Snapshot:
         return self.votes.get(review.review_id, []) if review else []
 
 
-def rows(conn: Connection, model: type[_Row], query: Select[Any], **values: Any) -> list[_Row]:
-    """The rows of ``query`` as instances of ``model``, without a session."""
-    return rows_of(model, conn.execute(query, values))
+def rows(conn: Connection, model: type[_Row], query: Select[Any]) -> list[_Row]:
+    """The rows of a query that is built for one call."""
+    return rows_of(model, conn.execute(query))
 
 
 def _all(model: type[_Row]) -> Select[Any]:
@@ -175,7 +175,7 @@ _COMMENTS = (
 
 def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
     """The transaction at ``rev``, by default the newest; None if that revision does not exist."""
-    newest = next(iter(rows(conn, TransactionRow, _NEWEST, txn=txn)), None)
+    newest = next(iter(fetch_rows(conn, TransactionRow, _NEWEST, txn=txn)), None)
     if newest is None:
         return None
     in_force = rev is None or rev == newest.rev
@@ -188,16 +188,18 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         transaction,
         effects=[e for e in effects if e.kind == "effect"],
         compensations=[e for e in effects if e.kind == "compensate"],
-        decisions={row.decision_id: row for row in rows(conn, DecisionRow, _DECISIONS, **which)},
+        decisions={row.decision_id: row for row in fetch_rows(conn, DecisionRow, _DECISIONS, **which)},
         head_rev=newest.rev,
     )
     if any(effect.gates for effect in effects):
-        snapshot.reviews = {review.effect_id: review for review in rows(conn, ReviewRow, _REVIEWS, **which)}
-        for vote in rows(conn, VoteRow, _VOTES, **which):
+        snapshot.reviews = {
+            review.effect_id: review for review in fetch_rows(conn, ReviewRow, _REVIEWS, **which)
+        }
+        for vote in fetch_rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
     if snapshot.reviews or transaction.edited_by:
         snapshot.proposals = review_tables.active_proposals(conn, txn)
-        for comment in rows(conn, CommentRow, _COMMENTS, **which):
+        for comment in fetch_rows(conn, CommentRow, _COMMENTS, **which):
             snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
 

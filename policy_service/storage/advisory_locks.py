@@ -21,11 +21,11 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import cast
 
 from sqlalchemy import BigInteger, Connection, bindparam, func, select, update
 
-from policy_service.storage.core import insert_or_ignore, table
+from policy_service.storage.core import fetch, insert_row_or_ignore, table
 from policy_service.storage.system_tables import LeaseRow
 from policy_service.storage.unit_of_work import Clock, Tx
 
@@ -33,14 +33,16 @@ _KEY = bindparam("key", type_=BigInteger)
 _EXCLUSIVE = select(func.pg_advisory_xact_lock(_KEY))
 _SHARED = select(func.pg_advisory_xact_lock_shared(_KEY))
 _CLOCK = select(func.clock_timestamp())
+# A CTE with a volatile function is evaluated first, so the time is read once the lock is held.
+_EXCLUSIVE_THEN_CLOCK = _CLOCK.select_from(_EXCLUSIVE.cte("held"))
 
 
 def current_time(conn: Connection, clock: Clock | None) -> datetime:
     """The time of a unit of work on PostgreSQL."""
     if clock is not None:
         return clock()
-    moment: datetime = conn.execute(_CLOCK).scalar_one()
-    return moment
+    ((moment,),) = fetch(conn, _CLOCK, {})
+    return cast(datetime, moment)
 
 
 def lock_transaction(tx: Tx, txn: str) -> Tx:
@@ -53,8 +55,8 @@ def lock_transaction(tx: Tx, txn: str) -> Tx:
         raise RuntimeError("a unit of work locks one transaction at most")
     if tx.conn.dialect.name == "sqlite":
         return replace(tx, locked_txn=txn)
-    tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"txn {txn}")})
-    return replace(tx, locked_txn=txn, now=current_time(tx.conn, tx.clock))
+    ((moment,),) = fetch(tx.conn, _EXCLUSIVE_THEN_CLOCK, {"key": _lock_id(f"txn {txn}")})
+    return replace(tx, locked_txn=txn, now=moment if tx.clock is None else tx.clock())
 
 
 def require_locked(tx: Tx, txn: str) -> None:
@@ -72,13 +74,13 @@ def require_locked(tx: Tx, txn: str) -> None:
 def lock_shared(tx: Tx, principal: str) -> None:
     """Hold off :func:`lock_exclusive` of this principal until the unit ends; units that act for it run concurrently."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_SHARED, {"key": _lock_id(f"party {principal}")})
+        fetch(tx.conn, _SHARED, {"key": _lock_id(f"party {principal}")})
 
 
 def lock_exclusive(tx: Tx, principal: str) -> None:
     """Wait for every unit that acts for this principal; later ones see this unit's changes."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"party {principal}")})
+        fetch(tx.conn, _EXCLUSIVE, {"key": _lock_id(f"party {principal}")})
 
 
 def lock_counters(tx: Tx, counted: Iterable[str]) -> None:
@@ -88,13 +90,13 @@ def lock_counters(tx: Tx, counted: Iterable[str]) -> None:
     """
     if tx.conn.dialect.name != "sqlite":
         for key in sorted({_lock_id(f"counted {name}") for name in counted}):
-            tx.conn.execute(_EXCLUSIVE, {"key": key})
+            fetch(tx.conn, _EXCLUSIVE, {"key": key})
 
 
 def lock_review_quota(tx: Tx, agent: str) -> None:
     """Lock the count of open reviews of this agent until the unit ends. It is the last lock a unit takes."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"asking {agent}")})
+        fetch(tx.conn, _EXCLUSIVE, {"key": _lock_id(f"asking {agent}")})
 
 
 def _lock_id(name: str) -> int:
@@ -125,18 +127,13 @@ def acquire_lease(tx: Tx, name: str, holder: str, ttl: timedelta) -> int | None:
         return int(fence)
     lapsed = update(_leases).where(_lease.name == name, _lease.expires_at <= tx.now)
     takeover = lapsed.values(holder=holder, fence=_lease.fence + 1, expires_at=until).returning(_lease.fence)
-    if (fence := _one(tx, takeover)) is not None:
-        return fence
-    first = insert_or_ignore(tx.conn, _leases).returning(_lease.fence)
-    return _one(tx, first.values(name=name, holder=holder, fence=1, expires_at=until))
+    if (fence := tx.conn.execute(takeover).scalar_one_or_none()) is not None:
+        return int(fence)
+    first = LeaseRow(name=name, holder=holder, fence=1, expires_at=until)
+    return first.fence if insert_row_or_ignore(tx.conn, first) else None
 
 
 def release_lease(tx: Tx, name: str, holder: str) -> bool:
     """Release the lease before its expiry. False: this holder did not have it."""
     held = update(_leases).where(_lease.name == name, _lease.holder == holder, _lease.expires_at > tx.now)
     return tx.conn.execute(held.values(expires_at=tx.now)).rowcount == 1
-
-
-def _one(tx: Tx, statement: Any) -> int | None:
-    fence: int | None = tx.conn.execute(statement).scalar_one_or_none()
-    return fence

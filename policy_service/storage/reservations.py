@@ -12,39 +12,25 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    ColumnElement,
-    Connection,
-    Index,
-    Integer,
-    Select,
-    UniqueConstraint,
-    bindparam,
-    func,
-    insert,
-    literal_column,
-    select,
-    update,
-)
+import sqlalchemy as sa
+from sqlalchemy import Connection, bindparam, func, select
 from sqlalchemy import text as sql
 from sqlmodel import Field
 
-from policy_service.storage.core import Row, execute_write, partial, rows_of, table
+from policy_service.storage.core import Row, execute_write, fetch_rows, parameters, partial, table
 from policy_service.storage.types import UtcDateTime
 from policy_service.storage.unit_of_work import Tx
 
 _HELD = sql("given_back_at IS NULL")
-_ORDINAL: Any = BigInteger().with_variant(
-    Integer, "sqlite"
+_ORDINAL: Any = sa.BigInteger().with_variant(
+    sa.Integer, "sqlite"
 )  # on SQLite only an INTEGER primary key autoincrements
 
 
-def _by(subject: str) -> Index:
+def _by(subject: str) -> sa.Index:
     """An index that finds and sums what one subject holds; it excludes released rows."""
     columns = (subject, "field", "tool", "reserved_at", "amount")
-    return Index(f"ix_reservations_{subject}", *columns, **partial(_HELD))
+    return sa.Index(f"ix_reservations_{subject}", *columns, **partial(_HELD))
 
 
 class ReservationRow(Row, table=True):
@@ -52,8 +38,8 @@ class ReservationRow(Row, table=True):
 
     __tablename__: ClassVar[Any] = "reservations"
     __table_args__ = (
-        UniqueConstraint("effect_id", "rev", "field", name="uq_reservations_effect"),
-        CheckConstraint("amount >= 0", name="amount_not_negative"),
+        sa.UniqueConstraint("effect_id", "rev", "field", name="uq_reservations_effect"),
+        sa.CheckConstraint("amount >= 0", name="amount_not_negative"),
         _by("agent"),
         _by("resource"),
         {"sqlite_autoincrement": True},  # an ordinal is never reused
@@ -66,7 +52,7 @@ class ReservationRow(Row, table=True):
     tool: str
     agent: str
     resource: str  # digest of its type and id: an id may exceed an index's limit
-    amount: int = Field(sa_type=BigInteger)
+    amount: int = Field(sa_type=sa.BigInteger)
     reserved_at: datetime = Field(sa_type=UtcDateTime)
     given_back_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
@@ -78,11 +64,11 @@ NEWEST: Final = 2**63 - 1
 _LOW_BITS: Final = 26
 
 
-def _long(text: str) -> ColumnElement[int]:
-    return literal_column(text, BigInteger)
+def _long(text: str) -> sa.ColumnElement[int]:
+    return sa.literal_column(text, sa.BigInteger)
 
 
-def _total(subject: Subject) -> Select[int, int]:
+def _total(subject: Subject) -> sa.Select[int, int]:
     # In two halves: a sum of whole amounts leaves 64 bits after a thousand of the largest, and would err on SQLite.
     c = table(ReservationRow).c
     high, low = _long(f"amount >> {_LOW_BITS}"), _long(f"amount & {2**_LOW_BITS - 1}")
@@ -95,7 +81,7 @@ def _total(subject: Subject) -> Select[int, int]:
 
 
 _TOTALS: Final = {"agent": _total("agent"), "resource": _total("resource")}
-_INSERT: Final = insert(table(ReservationRow))
+_INSERT: Final = sa.insert(table(ReservationRow)).values(parameters(ReservationRow, "ordinal"))
 _OF_EFFECT: Final = select(*table(ReservationRow).columns).where(
     table(ReservationRow).c.effect_id == bindparam("of_effect"),
     table(ReservationRow).c.rev == bindparam("of_rev"),
@@ -126,8 +112,8 @@ def reserved_total(
 
 def reservations_of(conn: Connection, effect_id: str, rev: int) -> dict[str, ReservationRow]:
     """The reservations of an effect, by field."""
-    found = conn.execute(_OF_EFFECT, {"of_effect": effect_id, "of_rev": rev})
-    return {row.field: row for row in rows_of(ReservationRow, found)}
+    found = fetch_rows(conn, ReservationRow, _OF_EFFECT, of_effect=effect_id, of_rev=rev)
+    return {row.field: row for row in found}
 
 
 def add_reservation(tx: Tx, **columns: Any) -> None:
@@ -139,4 +125,4 @@ def release_reservations(tx: Tx, effect_id: str, rev: int) -> None:
     """Release the reservations of an effect."""
     c = table(ReservationRow).c
     mine = (c.effect_id == effect_id, c.rev == rev, _HELD)
-    tx.conn.execute(update(table(ReservationRow)).where(*mine).values(given_back_at=tx.now))
+    tx.conn.execute(sa.update(table(ReservationRow)).where(*mine).values(given_back_at=tx.now))

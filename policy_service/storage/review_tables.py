@@ -24,6 +24,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     union,
 )
@@ -31,7 +32,7 @@ from sqlalchemy import text as sql
 from sqlmodel import Field, col
 
 from policy_service.domain.person_actions import BREAK_GLASS
-from policy_service.storage.core import Row, find, find_one, key_after, partial, rows_of, table
+from policy_service.storage.core import Row, fetch_rows, find, find_one, key_after, partial, rows_of, table
 from policy_service.storage.tables import VoteRow
 from policy_service.storage.types import UtcDateTime
 
@@ -84,7 +85,7 @@ def _all() -> Select[Any]:
 _BY_TRANSACTION = (
     _all().where(col(ProposalRow.txn) == bindparam("txn")).order_by(col(ProposalRow.proposal_id))
 )
-_ACTIVE = _BY_TRANSACTION.where(col(ProposalRow.state).in_([OPEN, ACCEPTED]))
+_ACTIVE = _BY_TRANSACTION.where(or_(col(ProposalRow.state) == OPEN, col(ProposalRow.state) == ACCEPTED))
 _ACCEPTED = _BY_TRANSACTION.where(col(ProposalRow.state) == ACCEPTED)
 _OPEN_ON = (
     _all()
@@ -100,7 +101,7 @@ def proposal_by_id(conn: Connection, proposal_id: str) -> ProposalRow | None:
 
 def open_proposals(conn: Connection, review_id: str) -> list[ProposalRow]:
     """The open proposals of a review, oldest first."""
-    return rows_of(ProposalRow, conn.execute(_OPEN_ON, {"review_id": review_id}))
+    return fetch_rows(conn, ProposalRow, _OPEN_ON, review_id=review_id)
 
 
 def proposals_by(conn: Connection, review_id: str, iss: str, sub: str) -> list[ProposalRow]:
@@ -110,7 +111,7 @@ def proposals_by(conn: Connection, review_id: str, iss: str, sub: str) -> list[P
 
 def active_proposals(conn: Connection, txn: str) -> list[ProposalRow]:
     """The open and accepted proposals of a transaction, at any revision, oldest first."""
-    return rows_of(ProposalRow, conn.execute(_ACTIVE, {"txn": txn}))
+    return fetch_rows(conn, ProposalRow, _ACTIVE, txn=txn)
 
 
 def active_proposals_by_txn(conn: Connection, txns: Sequence[str]) -> dict[str, list[ProposalRow]]:
@@ -124,7 +125,7 @@ def active_proposals_by_txn(conn: Connection, txns: Sequence[str]) -> dict[str, 
 
 def accepted_proposals(conn: Connection, txn: str) -> list[ProposalRow]:
     """The accepted changes of a transaction, in the order of acceptance."""
-    found = rows_of(ProposalRow, conn.execute(_ACCEPTED, {"txn": txn}))
+    found = fetch_rows(conn, ProposalRow, _ACCEPTED, txn=txn)
     return sorted(found, key=lambda row: row.became_rev or 0)
 
 

@@ -16,7 +16,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
@@ -126,7 +126,7 @@ def open_reader(url: URL, *, busy_timeout_ms: int, connections: int) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(conn: Connection) -> None:
-        conn.exec_driver_sql("BEGIN")
+        cast(sqlite3.Connection, conn.connection.driver_connection).execute("BEGIN")
 
     return engine
 

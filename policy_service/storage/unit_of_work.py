@@ -7,6 +7,8 @@ No audit row, no change: a line that cannot be written rolls its unit back. A li
 reason can forge another line. It holds ids, digests and codes; texts of people and arguments of agents stay in their
 own tables. A unit's lines are inserted together, as its last statement and without an index. The sequencer assigns
 indexes after the commit.
+
+A new row that its unit may still change is inserted at the end of the unit, in its final state.
 """
 
 from __future__ import annotations
@@ -23,25 +25,15 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import sqlalchemy as sa
 import structlog
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Insert,
-    Result,
-    String,
-    bindparam,
-    cast,
-    func,
-    insert,
-)
+from sqlalchemy import Connection, bindparam, func
 from sqlalchemy.exc import DatabaseError, InterfaceError, InternalError, OperationalError
 
 from countersign.contract import canonicalize
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage.core import execute_write, table
+from policy_service.storage.core import Row, execute_write, insert_row, table
 from policy_service.storage.system_tables import AuditRow
 
 T = TypeVar("T")
@@ -71,6 +63,7 @@ class Tx:
     locked_txn: str | None = None  # the transaction id locked by advisory_locks.lock_transaction
     lines: list[AuditLine] = field(default_factory=list)
     unwritten: list[dict[str, Any]] = field(default_factory=list)  # lines not yet inserted
+    new_rows: dict[int, Row] = field(default_factory=dict)  # not yet inserted, by id()
 
 
 MAX_QUEUE_S = 30.0  # by then the caller has timed out and repeats the request under the same key
@@ -124,12 +117,15 @@ def append(
 
 
 def run_unit(unit: Unit[T], tx: Tx) -> T:
-    """Run a unit and insert its audit lines.
+    """Run a unit and insert its new rows and audit lines.
 
     Raises:
         TypeError: the result is a coroutine (the unit was ``async def``) or an open result.
     """
     result = unit(tx)
+    for row in tx.new_rows.values():
+        insert_row(tx.conn, row)
+    tx.new_rows.clear()
     write_lines(tx)
     return require_plain_result(result)
 
@@ -139,31 +135,29 @@ def write_lines(tx: Tx) -> None:
     for first in range(0, len(tx.unwritten), _MAX_LINES):
         lines = tx.unwritten[first : first + _MAX_LINES]
         values = {f"{name}_{n}": value for n, line in enumerate(lines) for name, value in line.items()}
-        execute_write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values, explicit_columns=True)
+        execute_write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values)
     tx.unwritten.clear()
 
 
 # An id is microseconds, a counter and random bits: 30 hex digits that sort in the order of writing. On PostgreSQL the
 # time is the server's at this statement, after every row lock the unit has waited for. So of two units where one
 # depends on the other, the later line sorts later on every replica.
-_SERVER_TIME = cast(func.extract("epoch", func.clock_timestamp()) * _MICROSECONDS, BigInteger)
-_WRITTEN = tuple(column for column in _audit.c if column.name not in {"audit_id", "idx"})
+_SERVER_TIME = sa.cast(func.extract("epoch", func.clock_timestamp()) * _MICROSECONDS, sa.BigInteger)
 
 
 @cache
-def _insert(lines: int, dialect: str) -> Insert:
+def _insert(lines: int, dialect: str) -> sa.Insert:
     """An INSERT of this many lines; each parameter is a column's name and the line's number."""
-    return insert(_audit).values([_line(n, dialect) for n in range(lines)])
+    return sa.insert(_audit).values([_line(n, dialect) for n in range(lines)])
 
 
-def _line(n: int, dialect: str) -> dict[str, ColumnElement[Any]]:
-    line: dict[str, ColumnElement[Any]] = {
-        column.name: bindparam(f"{column.name}_{n}", type_=column.type) for column in _WRITTEN
-    }
-    if dialect == "sqlite":
-        return line | {"audit_id": bindparam(f"audit_id_{n}", type_=String)}
-    rest: ColumnElement[str] = bindparam(f"rest_{n}", type_=String)
-    return line | {"audit_id": func.lpad(func.to_hex(_SERVER_TIME), 14, "0").concat(rest)}
+def _line(n: int, dialect: str) -> dict[str, Any]:
+    columns = (column for column in _audit.c if column.name != "idx")
+    line: dict[str, Any] = {c.name: bindparam(f"{c.name}_{n}", type_=c.type) for c in columns}
+    if dialect != "sqlite":
+        time_hex = func.lpad(func.to_hex(_SERVER_TIME), 14, "0")
+        line["audit_id"] = time_hex.concat(bindparam(f"rest_{n}", type_=sa.String))
+    return line
 
 
 # -- results and errors --------------------------------------------------------------------------------------
@@ -178,7 +172,7 @@ def require_plain_result(result: T) -> T:
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError("a unit of work is a plain function; it was async and has not run")
-    if isinstance(result, Result):
+    if isinstance(result, sa.Result):
         raise TypeError("a unit of work returned an open result; read the rows inside the unit")
     return result
 

@@ -26,7 +26,7 @@ from policy_service.queries import repository
 from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
 from policy_service.queries.transactions import require_visible
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import insert_or_ignore, table
+from policy_service.storage.core import fetch, insert_row_or_ignore
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, StopRow, TransactionRow
 
@@ -126,7 +126,7 @@ def require_not_stopped(tx: Tx, tools: Iterable[str]) -> None:
         ForbiddenError: frozen; the text names what is stopped and how the stop is ended.
     """
     lock_shared(tx, _STOPS)
-    stopped = set(tx.conn.execute(_ALL).scalars())
+    stopped = {what for (what,) in fetch(tx.conn, _ALL, {})}
     if not stopped:
         return
     for tool in (None, *tools):
@@ -150,8 +150,7 @@ def freeze_tool(tx: Tx, tool: str | None, reason: str, *, actor: str = OPERATOR)
     """
     what = _stop_key(tool)
     lock_exclusive(tx, _STOPS)
-    row = {"what": what, "reason": reason, "by": actor, "at": tx.now}
-    began = tx.conn.execute(insert_or_ignore(tx.conn, table(StopRow)).values(row)).rowcount == 1
+    began = insert_row_or_ignore(tx.conn, StopRow(what=what, reason=reason, by=actor, at=tx.now))
     if began:
         append(tx, "stop_began", actor=actor, body={"what": what, "reason": reason})
     return began

@@ -1,9 +1,10 @@
 """State transitions: every state change of an effect, review, proposal, task or transaction goes through here.
 
-A transition must be in the contract's table. It is one conditional UPDATE, whose row count decides a race. Its audit
-row and its outbox message are written in the same unit of work, so there is no change without an audit row. The unit
-must hold the transaction's lock since before it read the transaction (`storage/advisory_locks.py`); otherwise the
-transition is refused. The row in memory is updated together with the row in the database.
+A transition must be in the contract's table. It is one conditional UPDATE, whose row count decides a race. A row that
+the same unit inserts is written once, in its final state. The audit row of a transition and its outbox message are
+written in the same unit of work, so there is no change without an audit row. The unit must hold the transaction's lock
+since before it read the transaction (`storage/advisory_locks.py`); otherwise the transition is refused. The row in
+memory is updated together with the row in the database.
 """
 
 from __future__ import annotations
@@ -217,6 +218,12 @@ def insert(tx: Tx, row: Row) -> None:
     insert_row(tx.conn, row)
 
 
+def insert_at_end(tx: Tx, row: EffectRow | TransactionRow) -> None:
+    """Insert a row at the end of the unit, with the changes made until then. No query of the unit may need it."""
+    require_locked(tx, row.txn)
+    tx.new_rows[id(row)] = row
+
+
 def set_columns(tx: Tx, row: EffectRow | ReviewRow | TransactionRow, **columns: Any) -> None:
     """Change columns other than the state, in the database and in memory, if the state is still the one read.
 
@@ -233,8 +240,9 @@ def _update(
     state: str | None = None,
 ) -> None:
     require_locked(tx, row.txn)
-    keys = {c.name: getattr(row, c.name) for c in table(type(row)).primary_key.columns}
-    if update_rows(tx.conn, type(row), {**keys, "state": state or row.state}, dict(columns)) != 1:
+    where = {column.name: getattr(row, column.name) for column in table(type(row)).primary_key}
+    where["state"] = state or row.state
+    if id(row) not in tx.new_rows and update_rows(tx.conn, type(row), where, dict(columns)) != 1:
         raise ConflictError(
             "it changed while this request was processed; read it again", code=ErrorCode.ILLEGAL_STATE
         )

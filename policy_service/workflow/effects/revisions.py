@@ -44,7 +44,7 @@ from policy_service.workflow.metering import lock_meters
 from policy_service.workflow.transitions import (
     TransitionReason,
     audit_effect,
-    insert,
+    insert_at_end,
     transition_transaction,
     withdraw_siblings,
 )
@@ -106,14 +106,14 @@ def create_revision(
         apply_first_decision(effect, _FIRST_STATE[decision.outcome], decision, tx.now)
     if at_once:
         transaction.ready_at, transaction.valid_until = release_window(snapshot, tx.now)
-    insert(tx, transaction)
+    insert_at_end(tx, transaction)
     _audit_submission(tx, snapshot, cause, request.trace)
     for effect, (decision, reading) in zip(effects, answers, strict=True):
         edits = [edit.proposal_id for edit in snapshot.edits_of(effect)]
         audit_submitted_effect(tx, effect, cause, edits=edits)
         facts = request.facts[effect.effect_id]
         effect.decision_id = record_decision(tx, snapshot, effect, decision, facts, reading, cause)
-        insert(tx, effect)
+        insert_at_end(tx, effect)
         if decision.outcome is Verdict.REVIEW:
             open_review(tx, request.bundle, snapshot, effect, gates_of(effect), cause)
     if any(effect.state == EffectState.DENIED.value for effect in effects):

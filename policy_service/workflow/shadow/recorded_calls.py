@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, func, select
-from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from countersign.contract import pointer_to
 from policy_service.queries.effects import is_hidden, without_secrets
+from policy_service.storage.core import table
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, TransactionRow
 from policy_service.storage.types import min_id_at, time_text
 
@@ -68,17 +68,17 @@ def _rows(conn: Connection, query: Select[*tuple[Any, ...]]) -> Iterator[dict[st
 
 
 def _submitted() -> Select[*tuple[Any, ...]]:
-    sibling = aliased(EffectRow)
+    sibling = table(EffectRow).alias("sibling")
     # Counted for each row by its key; a GROUP BY would read the whole table.
     size = (
         select(func.count())
         .select_from(sibling)
         .where(
-            col(sibling.txn) == col(EffectRow.txn),
-            col(sibling.rev) == col(EffectRow.rev),
-            col(sibling.kind) == "effect",
+            sibling.c.txn == col(EffectRow.txn),
+            sibling.c.rev == col(EffectRow.rev),
+            sibling.c.kind == "effect",
         )
-        .correlate(EffectRow)
+        .correlate(table(EffectRow))
         .scalar_subquery()
     )
     of_decision = col(EffectRow.effect_id) == col(DecisionRow.effect_id)

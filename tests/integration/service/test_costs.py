@@ -41,7 +41,7 @@ A_NEW_REVISION = {
 }
 SPENT_AT_ONCE = {
     "SELECT attempts": 1,  # this name is not taken
-    "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1,
+    "INSERT attempts": 1, "INSERT redemptions": 1,
 }  # fmt: skip
 REDEEMED_LATER = {
     "SELECT attempts": 1, "SELECT transactions": 1, "SELECT effects": 1, "SELECT decisions": 1, "SELECT agents": 1,

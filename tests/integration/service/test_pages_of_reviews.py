@@ -17,6 +17,7 @@ from policy_service.queries import effects as effect_text
 from policy_service.queries import repository
 from policy_service.queries.queue import QueueFilter, QueuePage, Tab, queue_page
 from policy_service.queries.vote_eligibility import voter_from_person
+from policy_service.storage import core
 from policy_service.storage.core import rows_of, table, update_rows
 from policy_service.storage.review_tables import ReviewGroupRow
 from policy_service.storage.tables import EffectRow
@@ -126,7 +127,8 @@ async def test_a_page_reads_what_it_shows(bank: Bank, robot: Agent, monkeypatch:
         read.update((row.effect_id, row.rev) for row in known if isinstance(row, EffectRow))
         return known
 
-    monkeypatch.setattr(repository, "rows_of", note)
+    for module in (repository, core):
+        monkeypatch.setattr(module, "rows_of", note)
     for path in PATHS:
         read.clear()
         assert (await maya.get(path)).status_code == 200

@@ -99,12 +99,11 @@ def test_a_process_that_never_created_a_row_reads_them(store: Database, migrated
 
 
 def test_the_first_is_written_and_the_second_yields(store: Database) -> None:
-    def put(value: str | None) -> int:
-        row = {"name": "epoch", "value": value}
-        insert = core.insert_or_ignore
-        return store.write_sync(lambda tx: tx.conn.execute(insert(tx.conn, META).values(row)).rowcount)
+    def put(value: str | None) -> bool:
+        row = MetaRow(name="epoch", value=value)
+        return store.write_sync(lambda tx: core.insert_row_or_ignore(tx.conn, row))
 
     with pytest.raises(Exception, match=r"(?i)null"):  # another rule than the key's
         put(None)
-    assert (put("1"), put("2")) == (1, 0)
+    assert (put("1"), put("2")) == (True, False)
     assert column(store, "SELECT value FROM meta") == ["1"]
