@@ -82,8 +82,8 @@ _types: $(READY)
 _repository: $(READY)
 	@$(PY) -m pytest -q -n $(JOBS) --randomly-seed=$(SEED) tests/conventions tests/policies
 
-bench: $(READY) ## measure the service and the SDK; prints one table
-	@$(PY) -m tests.bench $(ARGS)
+bench: $(READY) ## measure the service and the SDK; prints one table; BASE=commit measures that one beside it
+	@$(PY) -m tests.bench $(if $(BASE),--base $(BASE)) $(ARGS)
 
 # Not with `make bench`: a hundred packages, and an interpreter of its own.
 predecessors: requirements/predecessors.txt ## fetch the other runtimes `make bench` measures beside ours (Python 3.12)

@@ -23,6 +23,7 @@ from statistics import median
 from countersign.contract import ed25519
 from tests.bench import (
     activating,
+    base,
     contract,
     deciding,
     growing,
@@ -30,14 +31,15 @@ from tests.bench import (
     journaling,
     predecessors,
     queueing,
+    spends,
     submitting,
     waiting,
 )
-from tests.bench.measuring import Group, Row, Samples, run_rounds, told
+from tests.bench.measuring import Case, Group, Row, Samples, run_rounds, told
 
 GROUPS: tuple[Group, ...] = (
     submitting.GROUP, deciding.GROUP, activating.GROUP, contract.GROUP, journaling.GROUP, predecessors.GROUP,
-    hostile.GROUP, growing.GROUP, queueing.GROUP, waiting.GROUP,
+    hostile.GROUP, growing.GROUP, queueing.GROUP, spends.GROUP, waiting.GROUP,
 )  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "bench-results"
 PACKAGES = "fastapi starlette uvicorn uvloop httptools pydantic sqlalchemy cedarpy cryptography orjson rfc8785".split()
@@ -59,9 +61,9 @@ def main() -> None:
         sys.exit(
             f"no row is named {asked.only!r}; rows are {', '.join(r.name for g in GROUPS for r in g.rows)}"
         )
-    samples = _measure(wanted, rounds=asked.rounds, seconds=asked.seconds)
+    samples = _measure(wanted, rounds=asked.rounds, seconds=asked.seconds, commit=asked.base)
     rows = [row for _, chosen in wanted for row in chosen]
-    print(_table(rows, samples))
+    print(_table(rows, samples, asked.base))
     print(_notes(rows, samples, asked.rounds, began))
     print(f"written to {_write(rows, samples, asked, began)}")
     print(json.dumps({row.name: _middle(row.ratios(samples)) for row in rows}))
@@ -73,6 +75,11 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=float, default=1.0, help="how long one measurement over a socket takes"
     )
     parser.add_argument("--rounds", type=int, default=5, help="how often each case is measured")
+    parser.add_argument(
+        "--base",
+        default="",
+        help="a commit whose cases are measured in the same rounds (make bench BASE=...)",
+    )
     parser.add_argument("--only", default="", help="rows by name or its beginning, with commas: P1,V,C1")
     return parser.parse_args()
 
@@ -81,14 +88,23 @@ def _chosen(row: Row, only: str) -> bool:
     return not only or any(row.name.startswith(name.strip()) for name in only.split(",") if name.strip())
 
 
-def _measure(wanted: list[tuple[Group, list[Row]]], *, rounds: int, seconds: float) -> Samples:
+def _measure(wanted: list[tuple[Group, list[Row]]], *, rounds: int, seconds: float, commit: str) -> Samples:
     with tempfile.TemporaryDirectory(prefix="countersign-bench-") as folder, ExitStack() as open_:
-        cases = []
+        cases: list[Case] = []
+        tree = open_.enter_context(base.checkout(commit)) if commit else None
         for group, rows in wanted:
             needed = frozenset(name for row in rows for name in row.needs)
             made = open_.enter_context(group.cases(Path(folder), needed))
-            cases += [case for case in made if case.name in needed]
-        return run_rounds(cases, rounds=rounds, seconds=seconds, tell=_tell)
+            chosen = [case for case in made if case.name in needed]
+            cases += chosen
+            if tree is not None:
+                ours = frozenset(case.name for case in chosen if not case.reference)
+                cases += open_.enter_context(
+                    base.cases(tree, group.cases.__module__, Path(folder) / "base", ours)
+                )
+        samples = run_rounds(cases, rounds=rounds, seconds=seconds, tell=_tell)
+        shared = {base.OF_BASE + case.name: samples[case.name] for case in cases if case.reference}
+        return samples | shared
 
 
 def _tell(text: str) -> None:
@@ -98,10 +114,15 @@ def _tell(text: str) -> None:
 # ------------------------------------------------------------------------------------------------ telling
 
 
-def _table(rows: list[Row], samples: Samples) -> str:
-    lines = [("", "ratio", "median (min\N{EN DASH}max)", "goal")]
-    lines += [(row.name, row.what, told(row.ratios(samples)), row.goal) for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+def _table(rows: list[Row], samples: Samples, commit: str) -> str:
+    of_base = base.samples_of(samples)
+    lines = [["", "ratio", "median (min\N{EN DASH}max)", "goal", f"at {commit}"]]
+    lines += [
+        [row.name, row.what, told(row.ratios(samples)), row.goal, told(row.ratios(of_base))] for row in rows
+    ]
+    if not commit:
+        lines = [line[:-1] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
@@ -157,6 +178,7 @@ def _write(rows: list[Row], samples: Samples, asked: argparse.Namespace, began: 
             row.name: {
                 "what": row.what, "case": row.case, "baseline": row.baseline, "quantity": row.quantity,
                 "goal": row.goal, "median": _middle(row.ratios(samples)), "ratios": row.ratios(samples),
+                "ratios of base": row.ratios(base.samples_of(samples)),
             }
             for row in rows
         },

@@ -60,12 +60,12 @@ def _verifying(name: str, decision: DecisionClaims, primitive: Primitive) -> lis
     raw, data = decode_base64url(signature), signed.encode()
     if primitive is ed25519.openssl:
         alone = Ed25519PublicKey.from_public_bytes(world.SERVICE.public.raw).verify
-        cases = [cpu_case(f"Ed25519 verify{name}", lambda: alone(raw, data))]
+        cases = [cpu_case(f"Ed25519 verify{name}", lambda: alone(raw, data), reference=True)]
     else:
         from nacl.bindings import crypto_sign_open
 
         whole, key = raw + data, world.SERVICE.public.raw
-        cases = [cpu_case(f"Ed25519 verify{name}", lambda: crypto_sign_open(whole, key))]
+        cases = [cpu_case(f"Ed25519 verify{name}", lambda: crypto_sign_open(whole, key), reference=True)]
     return [*cases, cpu_case(f"verify release{name}", lambda: verify_release(token, expected))]
 
 
@@ -82,7 +82,7 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
         *_verifying(", 20 votes", many, ed25519.openssl),
         *(_verifying(", PyNaCl", world.DECISION, fast) if fast else ()),
         cpu_case("name 1 KB", lambda: args_digest(args=ARGS)),
-        cpu_case("rfc8785, SHA-256", lambda: hashlib.sha256(rfc8785.dumps(ARGS)).hexdigest()),
+        cpu_case("rfc8785, SHA-256", lambda: hashlib.sha256(rfc8785.dumps(ARGS)).hexdigest(), reference=True),
     ]
 
 

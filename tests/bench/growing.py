@@ -170,10 +170,10 @@ def prepare(data: Path) -> None:
     """A service that has been asked once about a refund, and was stopped again."""
     with service(data) as (first, signer):
         drive(first.port, signer.reviews(1), 1, holding=b'"state":"review"')
-        _wait_for_index(data / "countersign.db")
+        wait_for_index(data / "countersign.db")
 
 
-def _wait_for_index(database: Path) -> None:
+def wait_for_index(database: Path) -> None:
     """The sequencer numbers the log within a second."""
     for _ in range(100):
         with closing(sqlite3.connect(database)) as db:

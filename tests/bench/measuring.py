@@ -21,6 +21,7 @@ Samples = dict[str, list[Sample]]
 RATE, CPU, TIME, P50, BYTES = "per_second", "server_cpu_us", "us", "p50_us", "bytes"
 _BATCH = 10
 _SHARE = 0.15  # of --seconds that one measurement without sockets takes: it needs less to be steady
+_DISK_SHARE = 0.3  # the same where the disk is waited for
 
 
 class BenchError(Exception):
@@ -34,6 +35,7 @@ class Case:
     name: str
     measure: Callable[[float], Sample]
     once: bool = False  # dear, and not a matter of moments: measured before the rounds, for all of them
+    reference: bool = False  # nothing of ours: what another commit does is compared with it too
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def _figures(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def cpu_case(name: str, work: Callable[[], object]) -> Case:
+def cpu_case(name: str, work: Callable[[], object], *, reference: bool = False) -> Case:
     """A case of pure computing: processor time of this thread for one call, so that other load counts for less."""
     calls = 1
 
@@ -124,15 +126,17 @@ def cpu_case(name: str, work: Callable[[], object]) -> Case:
         one, calls = spent / calls, max(1, int(calls * wanted / spent))
         return {TIME: one * 1e6}
 
-    return Case(name, measure)
+    return Case(name, measure, reference=reference)
 
 
-def wall_case(name: str, batch: Callable[[int], Sequence[Callable[[], None]]], *, share: float = 0.3) -> Case:
+def wall_case(
+    name: str, batch: Callable[[int], Sequence[Callable[[], None]]], *, reference: bool = False
+) -> Case:
     """A case that waits for a disk: time on the wall for one piece of work, prepared before the clock starts."""
 
     def measure(seconds: float) -> Sample:
         times: list[float] = []
-        while sum(times) < seconds * share:
+        while sum(times) < seconds * _DISK_SHARE:
             works = batch(_BATCH)
             with without_collection():
                 for work in works:
@@ -141,7 +145,7 @@ def wall_case(name: str, batch: Callable[[int], Sequence[Callable[[], None]]], *
                     times.append(time.perf_counter() - start)
         return {TIME: sum(times) / len(times) * 1e6, P50: median(times) * 1e6}
 
-    return Case(name, measure)
+    return Case(name, measure, reference=reference)
 
 
 def _spend(work: Callable[[], object], calls: int) -> float:

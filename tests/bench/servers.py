@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from countersign.contract import PrivateKey, make_proof
 from examples.local_service import LocalService, free_port
@@ -42,6 +42,9 @@ class Measured(LocalService):
         if self._process is None:
             raise BenchError("the service does not run")
         return self._process.pid
+
+
+Running = TypeVar("Running", bound=Measured)
 
 
 @contextmanager
@@ -144,9 +147,16 @@ _NO_QUOTAS = {  # one agent does here what thousands do together
 @contextmanager
 def service(data: Path, **environment: str) -> Iterator[tuple[Measured, Signer]]:
     """A service of its own in this folder, running, and its enrolled agent."""
+    with serving(Measured, data, **environment) as found:
+        yield found
+
+
+@contextmanager
+def serving(kind: type[Running], data: Path, **environment: str) -> Iterator[tuple[Running, Signer]]:
+    """As `service`, started in a way of its own."""
     port = free_port()
     settings = {f"COUNTERSIGN_{name.upper()}": value for name, value in (_NO_QUOTAS | environment).items()}
-    with Measured(data, BUNDLE, port=port, environment=settings) as running:
+    with kind(data, BUNDLE, port=port, environment=settings) as running:
         key = data / f"{AGENT}.pem"
         if not key.exists():
             running.enroll(AGENT, "support-agent")
