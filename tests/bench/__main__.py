@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from countersign.contract import ed25519
+from examples.local_service import end_in_order_on_signals
 from tests.bench import (
     activating,
     base,
@@ -48,6 +49,7 @@ PACKAGES = "fastapi starlette uvicorn uvloop httptools pydantic sqlalchemy cedar
 def main() -> None:
     """Run the bench as asked on the command line."""
     asked = _arguments()
+    end_in_order_on_signals()  # no service and no worktree outlives a run that is stopped
     began: dict[str, object] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "load": list(os.getloadavg()),
