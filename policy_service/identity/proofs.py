@@ -168,7 +168,7 @@ class Authenticator:
     async def _live_key(self, kid: str) -> LiveKey | None:
         """A valid key; one vouched for under other settings of its issuer is not."""
         now = self._clock()
-        found = await self._db.read(lambda conn: find_key(conn, kid, now))
+        found = await self._db.read_row(lambda conn: find_key(conn, kid, now))
         return found if found is None or found.trust is None or found.trust in self._issuers else None
 
     def _verify(

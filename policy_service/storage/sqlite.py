@@ -110,8 +110,8 @@ def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engi
     return engine
 
 
-def open_reader(url: URL, *, busy_timeout_ms: int, connections: int) -> Engine:
-    """An engine whose connections cannot write; each query sees one snapshot."""
+def open_reader(url: URL, *, busy_timeout_ms: int, connections: int, snapshots: bool = True) -> Engine:
+    """An engine whose connections cannot write. With ``snapshots`` all statements of a query see the same one."""
     engine = create_engine(
         url, poolclass=QueuePool, pool_size=connections, max_overflow=0,
         connect_args={**_CONNECT, "check_same_thread": False}, hide_parameters=True,
@@ -124,10 +124,11 @@ def open_reader(url: URL, *, busy_timeout_ms: int, connections: int) -> Engine:
         driver.execute(f"PRAGMA busy_timeout = {busy_timeout_ms:d}")
         driver.execute("PRAGMA query_only = ON")
 
-    @event.listens_for(engine, "begin")
     def _begin(conn: Connection) -> None:
         cast(sqlite3.Connection, conn.connection.driver_connection).execute("BEGIN")
 
+    if snapshots:
+        event.listen(engine, "begin", _begin)
     return engine
 
 

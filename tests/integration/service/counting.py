@@ -21,7 +21,8 @@ import psycopg
 import pytest
 
 from countersign.contract import PrivateKey, PublicKey, canonicalize
-from countersign.contract.admission import load
+from countersign.contract.admission import admitted_bytes, load
+from countersign.journal.sqlite import SQLiteConnection
 
 COLUMNS = ("statements", "commits", "loads", "canonicalized", "signed", "verified")
 TABLE = Path(__file__).with_name("counts.txt")
@@ -41,7 +42,7 @@ class Calls:
         self._patch = patch
         self._functions("loads", load, json.loads, orjson.loads)
         patch.setattr("psycopg.types.json._JsonLoader._loads", json.loads)  # it keeps a reference
-        self._functions("canonicalized", canonicalize)
+        self._functions("canonicalized", canonicalize, admitted_bytes)
         self._methods("signed", PrivateKey, "sign")
         self._methods("verified", PublicKey, "verify")
         self._statements()
@@ -103,6 +104,9 @@ class Calls:
             def execute(self, *values: Any) -> Any:  # SQLite's own would take its own cursor
                 return self.cursor().execute(*values)
 
+        class JournalConnection(Connection, SQLiteConnection):
+            """The journal's own, counted."""
+
         execute = psycopg.Cursor.execute
 
         @wraps(execute)
@@ -113,6 +117,7 @@ class Calls:
         connect = partial(sqlite3.connect, factory=Connection)
         self._patch.setattr(sqlite3, "connect", connect)
         self._patch.setattr("sqlite3.dbapi2.connect", connect)
+        self._patch.setattr("countersign.journal.sqlite.SQLiteConnection", JournalConnection)
         self._methods("statements", Cursor, "executemany")
         self._patch.setattr(psycopg.Cursor, "execute", heard)
         self._methods("statements", psycopg.Cursor, "executemany")

@@ -75,6 +75,17 @@ async def test_a_query_sees_one_snapshot(db: Database) -> None:
     assert numbers(db) == [1]
 
 
+async def test_a_row_read_by_its_key_is_always_the_newest_committed(db: Database) -> None:
+    create(db)
+    count = text("SELECT COUNT(*) FROM t")
+    for n in range(3):
+        assert await db.read_row(lambda conn: conn.execute(count).scalar_one()) == n
+        await db.write(insert(n))
+    with pytest.raises(StorageUnavailableError):  # it cannot write either
+        await db.read_row(lambda conn: conn.execute(text("INSERT INTO t VALUES (9)")).rowcount)
+    assert numbers(db) == [0, 1, 2]
+
+
 def test_now_is_aware_utc(db: Database) -> None:
     """test_writer.py tests a given clock."""
     moment = db.write_sync(lambda tx: tx.now)
@@ -87,8 +98,9 @@ async def test_a_closed_database_refuses(database_url: str) -> None:
     db.close()
     with pytest.raises(StorageUnavailableError, match="stopping"):
         await db.write(lambda tx: tx.now)
-    with pytest.raises(StorageUnavailableError, match="closed"):
-        await db.read(lambda conn: 1)
+    for read in (db.read, db.read_row):
+        with pytest.raises(StorageUnavailableError, match="closed"):
+            await read(lambda conn: 1)
 
 
 async def test_two_deadlocked_units_both_complete(db: Database) -> None:
