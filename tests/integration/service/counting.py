@@ -42,6 +42,7 @@ class Calls:
         self._patch = patch
         self._functions("loads", load, json.loads, orjson.loads)
         patch.setattr("psycopg.types.json._JsonLoader._loads", json.loads)  # it keeps a reference
+        patch.setattr("policy_service.storage.core._known", {})  # compiled statements keep one too
         self._functions("canonicalized", canonicalize, admitted_bytes)
         self._methods("signed", PrivateKey, "sign")
         self._methods("verified", PublicKey, "verify")

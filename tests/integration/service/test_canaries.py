@@ -302,7 +302,7 @@ async def test_no_secret_leaks_if_a_provider_fails(scene: Scene, faults: list[An
 OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "the policy engine": ("policy_service.workflow.effects.evaluation", "decide"),
     "the facts": (Bundle, "facts_for"),
-    "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
+    "a unit of work": ("policy_service.workflow.effects.revisions", "insert_at_end"),
     "the log": ("policy_service.storage.unit_of_work", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
     "the answer": (TransactionPresenter, "transaction"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -161,9 +160,9 @@ async def test_a_foreign_or_tampered_token_is_refused(bank: Bank) -> None:
     real = bank.release_of(tokens[0])
     pen, stranger = bank.service.ctx.signer, PrivateKey.generate()
     bad = {
-        "an earlier epoch": pen.sign_release(replace(real, epoch=real.epoch - 1)),
-        "of a later epoch": pen.sign_release(replace(real, epoch=real.epoch + 1)),
-        "of another deployment": pen.sign_release(replace(real, iss="https://other.example")),
+        "an earlier epoch": pen.sign_release(real._replace(epoch=real.epoch - 1)),
+        "of a later epoch": pen.sign_release(real._replace(epoch=real.epoch + 1)),
+        "of another deployment": pen.sign_release(real._replace(iss="https://other.example")),
         "changed": tampered(tokens[0], exp=2**40),
         "signed by another": sign(real.to_claims(), typ=TYP_RELEASE, key=stranger),
         "nothing": "a.b.c",

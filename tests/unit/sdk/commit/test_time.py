@@ -105,12 +105,18 @@ def machine(desk: Desk) -> Machine:
     return Machine(desk.clock)
 
 
-@pytest.fixture
-def here(desk: Desk, machine: Machine):
+@contextmanager
+def running(desk: Desk, machine: Machine):
     """The desk as a process on that machine has it."""
     desk.service.fire_seconds = 30
     with make_runtime(desk.runtime.settings, desk.face, desk.registry, machine) as runtime:
         yield replace(desk, runtime=runtime)
+
+
+@pytest.fixture
+def here(desk: Desk, machine: Machine):
+    with running(desk, machine) as process:
+        yield process
 
 
 def no_renewal(desk: Desk) -> None:
