@@ -225,7 +225,7 @@ def test_an_interrupt_at_the_result_leaves_it_fired(desk: Desk, monkeypatch: Any
     def interrupted(_: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("countersign.tools.results.canonicalize", interrupted)
+    monkeypatch.setattr("countersign.tools.results.admitted_bytes", interrupted)
     desk.run((charge, "o-1", 100), raises=KeyboardInterrupt)
     assert states(desk) == {"charge#1": "fired"}
 
