@@ -11,7 +11,6 @@ import pytest
 from countersign import SQLiteAdapter, errors, resume, tool
 from countersign.contract import ErrorCode, Verdict, txn_id
 from countersign.contract.states import EffectState
-from countersign.journal import LocalTxn
 from tests.fakes.desk import AGENT, Desk, charge_tools, failing_tool, notes_database
 from tests.fakes.service import Refused
 from tests.fakes.talking import ASK, Talk
@@ -49,23 +48,6 @@ def test_done_work_is_answered_as_done_again(desk: Desk, refund, talk: Talk) -> 
     assert (booked.done, refunded.done, equal.done) == (True, True, True)
     assert (booked.text, refunded.text) == ("booked", '{"refund_id":"r-o-4-1200"}')
     assert (len(desk.done), noted(desk)) == (1, 1)
-
-
-def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch) -> None:
-    """Killed after the database had committed, and before the journal heard of it."""
-
-    def dies(*_, **__):
-        raise SystemExit
-
-    talk, book, heard = Talk("openai", runtime=desk.runtime), book_tool(desk), []
-    with monkeypatch.context() as patch:
-        patch.setattr(desk.runtime.journal.transactions, "end_live", dies)
-        with pytest.raises(SystemExit):
-            talk.run([talk.calls(("book", {"order_id": "o-4"}))], [book], on_message=heard.append)
-    desk.clock.advance(3600)
-    with desk.restarted() as later:
-        (answer,) = answers_after(talk, [book], [*ASK, *heard], runtime=later.runtime)
-    assert answer.done and noted(desk) == 1
 
 
 def test_a_compensated_call_is_answered_as_compensated_again(desk: Desk, talk: Talk) -> None:
@@ -154,16 +136,6 @@ def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(
     with locked_notes(desk), unknown:
         talk.run([], [live_notes.note, notify], messages=kept)
     assert len(desk.done) == 1
-
-
-def test_a_redemption_that_lost_its_answer_is_not_finished(desk: Desk, refund, talk: Talk) -> None:
-    calls = talk.calls(("refund", REFUND), ("refund", {**REFUND, "order_id": "o-5"}))
-    kept, renamed = unavailable(desk, talk, "lost_answer", refund, calls), give_back_tool(desk)
-    with pytest.raises(errors.AlreadyRedeemed, match="It is not finished") as raised:
-        talk.run([], [renamed], messages=kept)
-    assert not raised.value.finished and desk.done == []
-    assert [one.after for one in resume(runtime=desk.runtime)] == [LocalTxn.SETTLED]
-    assert len(desk.done) == 2
 
 
 # -------------------------------------------------------------------------------------------------- it may be yet
