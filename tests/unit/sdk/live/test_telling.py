@@ -181,14 +181,6 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Any, files
     assert found_in({"answer": answer.text.encode()}) == []
 
 
-def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Any, files: FilesAdapter) -> None:
-    put, named = (
-        put_tool(desk, files, moving(root, files), secret=False),
-        "'rent' of 'root' was overwritten at no",
-    )
-    fails(desk, errors.IsolationConflict, (put, "rent"), match=named)
-
-
 def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Any, files: FilesAdapter) -> None:
     put, runs = put_tool(desk, files, moving(root, files)), list[object]()
 

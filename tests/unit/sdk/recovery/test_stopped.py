@@ -4,7 +4,6 @@ program continues it.
 
 import asyncio
 import sys
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -90,17 +89,6 @@ def test_nothing_of_it_fires_later(desk: Desk, stopped: Any, error: type[BaseExc
         assert "its program was stopped before it was begun" in found.note
         assert service_states(desk, found.txn) == ["unused"]
     assert (resume(desk.runtime), desk.done, notes_in(desk.folder / "notes.db")) == ([], [], [])
-
-
-def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Any) -> None:
-    stopped("t-1", KeyboardInterrupt)
-    stopped("t-2")
-    was_spent = spent(desk, "t-1")
-    resume(desk.runtime)
-    assert len(desk.done) == 1
-    with pytest.raises(AlreadyRedeemed, match="refund#1 unused") if was_spent else nullcontext():
-        stopped("t-1")
-    assert len(desk.done) == (1 if was_spent else 2)
 
 
 def test_tried_again_under_its_key_it_goes_on_and_happens_once(desk: Desk, stopped: Any) -> None:

@@ -1,13 +1,11 @@
 """A dry run on a database meets what a real run of the same step meets."""
 
-import sqlite3
-from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
 
-from countersign import PostgresAdapter, SQLiteAdapter, ToolRaised, tool
+from countersign import PostgresAdapter, ToolRaised, tool
 from tests.counterparts import postgres, require
 from tests.fakes.desk import Desk
 
@@ -51,20 +49,3 @@ def test_a_deferred_constraint_is_broken_as_in_a_real_run(desk: Desk, bank: Post
         with pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as reported:
             desk.run((adopt, "t0ps3cret"), key=key, dry_run=dry_run)
         assert "t0ps3cret" not in f"{reported.value}{reported.value.__cause__}{reported.value.__context__}"
-
-
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_a_reference_of_sqlite_is_broken_alike(desk: Desk, dry_run: bool) -> None:
-    family = desk.folder / "family.db"
-    with closing(sqlite3.connect(family, isolation_level=None)) as connection:
-        for statement in TABLES:
-            connection.execute(statement)
-    adapter = SQLiteAdapter(family, foreign_keys=True)
-
-    @tool("adopt", lane="live", adapter=adapter, registry=desk.registry)
-    def adopt(parent: str) -> None:
-        """A child of a parent that is not there."""
-        adapter.connection.execute(ADOPT.format(parent))
-
-    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY constraint failed"):
-        desk.run((adopt, "missing"), dry_run=dry_run)

@@ -228,14 +228,12 @@ ANSWERS: list[Any] = [
     (404, b"<h1>Not Found</h1>", {"missing": lambda says: True}, Unsure),
     (404, b"null", {"missing": lambda says: True}, Unsure),
     (404, b'{"code": "charge_missi', {"missing": lambda says: True}, Unsure),
-    (410, b'{"code": "charge_missing"}', {"missing": no_charge}, Unsure),
     (403, b'{"code": "charge_missing"}', {"missing": no_charge}, Unsure),
     (200, b"<h1>Please sign in</h1>", {}, Unsure),
     (200, b"null", {}, Unsure),
     (202, b'{"state": "queued"}', {}, Unsure),
     (302, b"{}", {}, Unsure),
     (500, b'{"error": "later"}', {}, Unsure),
-    (503, b"", {}, Unsure),
 ]
 
 

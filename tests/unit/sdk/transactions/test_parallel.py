@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from countersign import current_effect, errors, transaction
-from tests.fakes.desk import Desk, asked_of_policy, notes_in, refund_tool
+from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import order_tool, run, run_async
 from tests.unit.sdk.full_disk import full
 
@@ -160,21 +160,6 @@ def test_a_block_inside_a_nested_transaction_is_taken_back_with_it(desk: Desk, r
             raise ValueError
         refund("o-2", 100)
     assert desk.done == [("refund", "o-2", 100)]
-
-
-def test_a_failing_task_undoes_the_transaction(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
-    async def failing() -> None:
-        refund("o-1", 100)
-        raise ValueError
-
-    async def body(_: object) -> None:
-        note("o-1", "hello")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(failing())
-
-    with pytest.raises(ExceptionGroup):
-        in_block(desk, body)
-    assert (desk.done, notes_in(notes), asked_of_policy(desk)) == ([], [], [])
 
 
 def test_a_tool_bound_to_one_thread_is_refused_in_a_parallel_block(desk: Desk) -> None:
