@@ -41,15 +41,6 @@ def noted(desk: Desk) -> int:
 # ---------------------------------------------------------------------------------------------------------- it was
 
 
-def test_done_work_is_answered_as_done_again(desk: Desk, refund, talk: Talk) -> None:
-    tools, call = [book_tool(desk), refund], ("refund", REFUND)
-    kept = killed(talk, tools, talk.calls(("book", {"order_id": "o-4"}), call, call))
-    booked, refunded, equal = answers_after(talk, tools, kept)
-    assert (booked.done, refunded.done, equal.done) == (True, True, True)
-    assert (booked.text, refunded.text) == ("booked", '{"refund_id":"r-o-4-1200"}')
-    assert (len(desk.done), noted(desk)) == (1, 1)
-
-
 def test_a_compensated_call_is_answered_as_compensated_again(desk: Desk, talk: Talk) -> None:
     broken: list[str] = []
 
