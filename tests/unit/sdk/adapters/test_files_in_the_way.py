@@ -250,6 +250,3 @@ def test_it_is_finished_when_nothing_prevents_it(files: FilesAdapter, root: Path
     changed = (root / "d" / "b").read_text(), (root / "d" / "new").exists()
     assert changed == (("mine", True) if done else ("old b", False))
     assert (files.landed("a-1"), sessions(root)) == (done, [])
-
-
-# ------------------------------------------------------------------------------------------ in a transaction

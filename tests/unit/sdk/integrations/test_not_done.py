@@ -87,16 +87,6 @@ def test_an_allowed_failure_keeps_the_other_calls(other, desk: Desk, refund, liv
 # ------------------------------------------------------------------------------------------------------ it is unknown
 
 
-def unavailable(desk: Desk, talk: Talk, fault: str, tool, calls) -> list:
-    """What is kept of a run that got no answer from the service."""
-    heard = []
-    desk.face.faults["/v1/transactions"] = [fault] * 50
-    with pytest.raises(errors.ServiceUnavailable):
-        talk.run([calls], [tool], on_message=heard.append)
-    desk.face.faults.clear()
-    return [*ASK, *heard]
-
-
 def give_back_tool(desk: Desk):
     """The refund under another name, as after a deployment."""
 
@@ -185,8 +175,13 @@ def test_what_was_never_begun_is_answered_as_not_done(desk: Desk, refund, talk: 
 
 
 def test_what_never_arrived_is_ended_and_answered_as_not_done(desk: Desk, refund, talk: Talk) -> None:
-    kept = unavailable(desk, talk, "lost_request", refund, talk.calls(("refund", REFUND)))
-    assert "there is no tool 'refund'" in answers_after(talk, [give_back_tool(desk)], kept)[0].text
+    heard = []
+    desk.face.faults["/v1/transactions"] = ["lost_request"] * 50
+    with pytest.raises(errors.ServiceUnavailable):
+        talk.run([talk.calls(("refund", REFUND))], [refund], on_message=heard.append)
+    desk.face.faults.clear()
+    (answer,) = answers_after(talk, [give_back_tool(desk)], [*ASK, *heard])
+    assert "there is no tool 'refund'" in answer.text
     assert resume(runtime=desk.runtime) == [] and desk.done == []
 
 

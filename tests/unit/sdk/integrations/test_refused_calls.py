@@ -238,7 +238,6 @@ def first_is_denied(desk: Desk) -> None:
 
 
 TWICE, LESS, SECOND = [[ONE], [ONE]], [[DENIED], [ONE]], [[False], [True]]
-LESS = [[DENIED], [ONE]]
 PASSED = {
     "what was garbage, and is called at once": ([[GARBAGE], [ONE]], TWICE, SECOND, "call again"),
     "what was denied, and is called less at once": (LESS, TWICE, SECOND, "call again"),

@@ -129,14 +129,6 @@ def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk) -> None:
     assert len(desk.done) == 1
 
 
-def test_stopped_while_people_are_asked_it_is_left_to_a_worker(desk: Desk, refund: Any) -> None:
-    stop_at(desk, (RELEASE, True))  # the first look
-    pays(desk, "t-1", refund, cents=90_000, wait=600, raises=KeyboardInterrupt)
-    desk.service.approve(record_of(desk).txn)
-    resume(desk.runtime)
-    assert len(desk.done) == 1
-
-
 @pytest.mark.parametrize("where", LIVE_PLACES.values(), ids=LIVE_PLACES)
 def test_once_agreed_it_is_left_to_its_program(desk: Desk, refund: Any, where: tuple[str, bool]) -> None:
     pays(desk, "t-1", refund, cents=90_000, raises=ReviewPending)

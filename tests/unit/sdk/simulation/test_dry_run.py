@@ -162,14 +162,6 @@ def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk, re
         desk.run((refund, "o-1", 100), key="t-2", dry_run=True)
 
 
-def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk, refund: Any) -> None:
-    with desk.step(dry_run=True) as txn:
-        assert refund("o-1", 100) is refund(order_id="o-1", amount_cents=100)
-        with txn.repeat():
-            refund("o-1", 100)
-    assert len(txn.result.effects) == 2
-
-
 def test_independent_effects_are_asked_about_each_alone(desk: Desk, refund: Any) -> None:
     desk.service.policy = policy
     txn = desk.run((refund, "o-1", 100), (refund, "o-2", 600000), dry_run=True, independent=True)

@@ -270,10 +270,3 @@ def test_a_dropped_connection_leaves_a_probe_unsure(desk: Desk, bank: Bank, prob
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     (posted, *_, found) = bank.asked
     assert found[1] == f"/v1/charges/{posted[2]['Idempotency-Key']}"
-
-
-def test_a_probe_that_cannot_connect_is_unsure(desk: Desk, bank: Bank, probed: Any) -> None:
-    desk.registry._tools.pop("find_charge")
-    probe("find_charge", registry=desk.registry)(lambda: RestApi("http://127.0.0.1:9/v1").find("/charges"))
-    bank.status = 500
-    fails(desk, errors.OutcomeUnknown, probed, match="it raised NotDone")

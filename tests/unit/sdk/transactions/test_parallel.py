@@ -153,15 +153,6 @@ def test_blocks_inside_the_block_are_refused(desk: Desk) -> None:
         pytest.fail("it was entered")
 
 
-def test_a_block_inside_a_nested_transaction_is_taken_back_with_it(desk: Desk, refund: Any) -> None:
-    with desk.step() as txn:
-        with pytest.raises(ValueError), transaction(runtime=desk.runtime), txn.parallel():
-            refund("o-1", 100)
-            raise ValueError
-        refund("o-2", 100)
-    assert desk.done == [("refund", "o-2", 100)]
-
-
 def test_a_tool_bound_to_one_thread_is_refused_in_a_parallel_block(desk: Desk) -> None:
     refund = refund_tool(desk, own_thread=False)
     with desk.step() as txn:
