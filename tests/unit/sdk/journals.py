@@ -13,7 +13,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from typer.testing import CliRunner, Result
 
+from countersign.cli.app import app
 from countersign.journal import Journal
 from countersign.journal.export import describe_transaction, render_export
 from countersign.journal.location import JournalLocation, JournalUrl
@@ -81,6 +83,13 @@ def terminate(journal: Journal, place: JournalUrl) -> None:
     pid = database._session.connection.info.backend_pid
     with psycopg.connect(place.secret, autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+
+
+def journal_command(place: JournalLocation, *args: str) -> Result:
+    """Run `countersign journal` on this journal, in a wide terminal."""
+    named = place.secret if isinstance(place, JournalUrl) else str(place)
+    command = ["journal", *args, "--journal", named]
+    return CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "250"})
 
 
 def document(journal: Journal, *keys: str) -> dict[str, Any]:

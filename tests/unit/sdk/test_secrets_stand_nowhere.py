@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
-from countersign.cli.app import app
 from countersign.commit.plan import plan_from_journal
 from countersign.contract import EffectState
 from countersign.contract.states import Outcome
 from countersign.journal import EffectOutcome, LocalState, RemoteOutcome
-from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.location import JournalLocation
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.verification import verify
@@ -27,7 +25,7 @@ from tests.fakes.desk import Desk, effect_rows, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
 from tests.fakes.running import order_tool
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
-from tests.unit.sdk.journals import both_engines
+from tests.unit.sdk.journals import both_engines, journal_command
 
 __all__ = ["both_engines"]
 
@@ -218,9 +216,6 @@ def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> N
 
 def looked_at(airline: Airline) -> None:
     """Every way to look at the journal afterwards; none of them needs the key but replays."""
-    settings = airline.desk.runtime.settings
-    place = settings.journal_path
-    named = place.secret if isinstance(place, JournalUrl) else str(place)
     known = airline.desk.runtime.journal.transactions
     keys = [known.key_of(one) for one in known.newest_ids(100)]
     words = ["list", "list --json", "stats", "verify", "verify --json", "filter --tool book"]
@@ -229,7 +224,7 @@ def looked_at(airline: Airline) -> None:
         ["show", key, *more] for key in keys for more in ([], ["--json"])
     ]
     for command in commands:
-        reported = CliRunner().invoke(app, ["journal", *command, "--journal", named], env={"COLUMNS": "250"})
+        reported = journal_command(airline.desk.runtime.settings.journal_path, *command)
         assert reported.exit_code == 0, reported.output
         airline.hear(" ".join(command), reported.output)
     assert HIDDEN in reported.output or "(secret)" in str(airline.heard)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersign import MemoryAdapter, ProbeAnswer, Unsure, errors, probe, resume, tool
+from countersign import MemoryAdapter, Unsure, errors, probe, resume, tool
 from countersign.adapters.memory import MemorySession
 from countersign.texts import MAX_TEXT, storable, text_of
 from tests.fakes.desk import Desk, answering_tool, charge_tools, failing_tool, service_states, states
@@ -122,18 +122,6 @@ def outcome_of(desk: Desk, step: list[tuple[Any, ...]], raises: type[Exception])
     """The states after a step that raises this, in storable words."""
     assert is_storable(fails(desk, raises, *step).said)
     return states(desk)
-
-
-@A_FEW
-def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error: errors.NotDone) -> None:
-    """Nor does what its probe raises make it known."""
-
-    @probe("look", registry=desk.registry)
-    def look(order_id: str) -> ProbeAnswer:
-        raise error
-
-    lost = failing_tool(desk, ConnectionError(*error.args), probe="look")
-    assert outcome_of(desk, [(lost, "o-1")], errors.OutcomeUnknown) == {"notify#1": "unknown"}
 
 
 @A_FEW

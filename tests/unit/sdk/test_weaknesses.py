@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from countersign import ToolRegistry, Transaction, errors, replay, resume, tool_of, transaction
+from countersign import ToolRegistry, Transaction, errors, replay, resume, transaction
 from countersign.adapters.sqlite import SQLiteSession
-from countersign.contract import DenyCode, EffectState, load_manifest
+from countersign.contract import DenyCode, EffectState
 from countersign.contract.wire import Reason
-from countersign.manifests.drafts import manifest_json
 from tests.fakes.desk import Desk, answering_tool, listed, make_runtime, notes_in, save_tool, states
 from tests.fakes.running import fails, order_tool, refusing_tool, run
-from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.live.test_lane import lock_is_free
 
 
@@ -196,31 +194,6 @@ def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: 
     assert desk.runtime.settings.journal_path.stat().st_size < 1_000_000
 
 
-@pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_w6_what_committed_is_not_taken_back(
-    desk: Desk, notes: Any, note: Any, charge: Any, monkeypatch: Any, then: str
-) -> None:
-    """The process died between the database's commit and the line about it in the journal."""
-
-    calls, commit = [(note, "o-1", "hello"), (charge, "o-1", 100)], SQLiteSession.commit
-
-    def die(session: SQLiteSession, attempt_id: str) -> None:
-        commit(session, attempt_id)
-        raise SystemExit
-
-    with monkeypatch.context() as dying:
-        dying.setattr(desk.runtime.journal.transactions, "end_live", full)
-        dying.setattr(SQLiteSession, "commit", die)
-        desk.run(*calls, raises=SystemExit)
-    desk.runtime.journal.leases.close()
-    with desk.restarted() as later:
-        if then == "rerun":
-            later.run(*calls)
-        assert [one.after for one in resume(later.runtime)] == ["settled"] * (then == "resume")
-    assert desk.done == [("charge", "o-1", 100)]
-    assert ([*states(desk).values()], notes_in(notes)) == (["fired"], [("o-1", "hello")])
-
-
 def test_w10_a_failed_live_commit_leaves_no_lock_and_nothing_to_recover(
     desk: Desk, notes: Any, note: Any, charge: Any, monkeypatch: Any
 ) -> None:
@@ -250,9 +223,3 @@ def test_w14_uncommitted_writes_are_invisible(desk: Desk, root: Any, files: Any,
     desk.run((save, "state", "new"), (save, "made", "new"), (look,), (refund, "o-1", 100))
     look()
     assert seen == [("old", False), ("old", False), ("new", True)]
-
-
-def test_w25_a_draft_keeps_the_compensation(charge: Any) -> None:
-    read = load_manifest(manifest_json(tool_of(charge).draft_manifest()))
-    mapping = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
-    assert read.compensation is not None and read.compensation.map == mapping

@@ -97,6 +97,7 @@ def _nothing(*_) -> None:
 
 
 _LOST = "a_session_whose_transaction_was_ended_keeps_nothing_and_raises"
+_FINISHED = "work_prepared_for_a_redeemed_attempt_is_finished_by_another_process"
 _NOT_THERE = "a_missing_resource_is_refused_and_not_created"
 _NO_SNAPSHOT = "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"
 _UNREACHABLE = "an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none"
@@ -118,12 +119,7 @@ FAULTS = [
     (FilesAdapter, "landed", lambda *_: True, _UNREACHABLE),
     (FilesAdapter, "landed", lambda *_: False, "a_commit_is_permanent_and_marked"),
     (FilesAdapter, "recover", _nothing, "work_prepared_by_a_living_process_is_never_reported_lost"),
-    (
-        FilesAdapter,
-        "recover",
-        _nothing,
-        "work_prepared_for_a_redeemed_attempt_is_finished_by_another_process",
-    ),
+    (FilesAdapter, "recover", _nothing, _FINISHED),
     (FilesAdapter, "recover", _nothing, "work_prepared_for_an_unredeemed_attempt_is_undone"),
     (SessionFolder, "_apply", _nothing, "a_commit_is_permanent_and_marked"),
     (SQLiteSession, "_require_open", _nothing, _LOST),

@@ -8,7 +8,7 @@ import pytest
 
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.redo_log import file_name_for
-from countersign.errors import IsolationConflict, JournalError, NotStageable, TransactionBusy
+from countersign.errors import IsolationConflict, JournalError, NotStageable
 from tests.unit.sdk.adapters.folder import OLD, PRIVATE, Deed, acted, committed, done, prepared, tree
 from tests.unit.sdk.adapters.rows import CALL
 
@@ -163,17 +163,6 @@ def test_what_another_has_prepared_may_not_be_read_or_listed_and_then_prepared(f
             other.prepare("a-2")
         other.undo()
     first.undo()
-
-
-def test_a_living_process_that_has_prepared_is_left_alone(files: FilesAdapter, root: Path) -> None:
-    session = acted(files, lambda files: files.write("a", "new"))
-    assert FilesAdapter(root).recover("t-1", None) is None  # a rerun's, under way
-    session.prepare("a-1")
-    with pytest.raises(TransactionBusy):
-        FilesAdapter(root).recover("t-1", None)
-    session.commit("a-1")
-    session.close()
-    assert tree(root) == OLD | {"a": "new"}
 
 
 def test_a_damaged_record_is_reported_and_not_applied(files: FilesAdapter, root: Path) -> None:

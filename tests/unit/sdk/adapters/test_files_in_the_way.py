@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from countersign import resume, tool
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.files_session import FilesSession
 from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
-from tests.fakes.desk import Desk, live_states, save_tool
-from tests.fakes.running import fails
 from tests.unit.sdk.adapters.folder import Deed, acted, committed, done, prepared, sessions
 
 
@@ -253,36 +250,3 @@ def test_it_is_finished_when_nothing_prevents_it(files: FilesAdapter, root: Path
     changed = (root / "d" / "b").read_text(), (root / "d" / "new").exists()
     assert changed == (("mine", True) if done else ("old b", False))
     assert (files.landed("a-1"), sessions(root)) == (done, [])
-
-
-# ------------------------------------------------------------------------------------------ in a transaction
-
-
-def test_changed_files_are_never_undone(desk: Desk, files, root: Path, monkeypatch) -> None:
-    """`a` is replaced from outside, just after it was committed with a file that cannot be."""
-    (desk.folder / "more").mkdir()
-    more, save = FilesAdapter(desk.folder / "more"), save_tool(desk, files)
-
-    @tool("also", lane="live", adapter=more, registry=desk.registry)
-    def also() -> None:
-        more.write("b", "mine")
-
-    commit = FilesSession.commit
-
-    def disturbing(session: FilesSession, attempt_id: str) -> None:
-        if session._name == "more":
-            replaced(root / "a")
-            raise OSError(28, "No space left on device")
-        commit(session, attempt_id)
-
-    monkeypatch.setattr(FilesSession, "commit", disturbing)
-    fails(desk, JournalError, (save, "a"), (also,), match="was not undone completely")
-    assert live_states(desk) == ["live", "live"]
-    (found,) = resume(desk.runtime)
-    assert (found.needs_attention, "was not undone completely" in found.note) == (True, True)
-    assert (root / "a").read_text() == "theirs" and "live" in live_states(desk)
-    (folder,) = sessions(root)
-    (folder / "before" / "0").unlink()  # a person has settled it
-    (found,) = resume(desk.runtime)
-    assert (found.after, found.needs_attention) == ("ended", False)
-    assert ((root / "a").read_text(), sessions(root)) == ("theirs", [])

@@ -5,9 +5,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from countersign import IsolationConflict
-from countersign.adapters import row_diff
 from countersign.adapters.postgres import PostgresAdapter
-from countersign.adapters.postgres_diff import changes_of
 from tests.unit.sdk.adapters.rows import Database, Expected, assert_diff, diff_of, order
 
 pytestmark = pytest.mark.xdist_group("postgresql")
@@ -195,13 +193,3 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
         server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
         with pytest.raises(IsolationConflict, match="a deferred constraint"):
             session.changes()
-
-
-def test_without_time_there_is_no_diff(server: Database, conninfo: str, monkeypatch) -> None:
-    """A time of 0 is none to the server, and less than 0 an error."""
-    for seconds in (0.0, -5.0):
-        monkeypatch.setattr(row_diff, "MAX_SECONDS", seconds)
-        with psycopg.connect(conninfo) as connection:
-            connection.execute("DELETE FROM orders WHERE id = 3")
-            assert changes_of(connection, lambda: psycopg.connect(conninfo, autocommit=True)) is None
-            connection.rollback()

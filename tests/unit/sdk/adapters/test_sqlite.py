@@ -4,14 +4,11 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from countersign import SessionLost, tool
-from tests.fakes.desk import Desk
-from tests.fakes.running import run
-from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, balances, credit, write_blob
+from countersign import SessionLost
+from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, credit, write_blob
 
 Use = Callable[[sqlite3.Connection], object]
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
@@ -203,30 +200,3 @@ def test_an_outer_effect_stays_guarded_and_watched_after_an_inner_one(bank: Bank
         bank.connection.execute("DELETE FROM booked")  # a table that nothing touched before
     keys = [one.key for one in bank.session.changes() or ()]
     assert keys == (["booked[o-1]"] if inner_raises else ["accounts[a]", "booked[o-1]"])
-
-
-# --------------------------------------------------------------------------------------- a whole transaction
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError, SessionLost])
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_a_block_raises_a_loss_it_swallowed(
-    desk: Desk, refund, path: Path, adapter, error, dry_run: bool
-) -> None:
-    @tool("book", lane="live", adapter=adapter, registry=desk.registry)
-    def book(order: str, account: str = "a") -> None:
-        with suppress(sqlite3.IntegrityError):
-            adapter.connection.execute("INSERT INTO booked VALUES (?)", (order,))
-        credit(adapter.connection, account)
-
-    with pytest.raises(error), desk.step("t-1", dry_run=dry_run):
-        book("o-0")
-        for order in ("o-1", "o-2"):
-            with pytest.raises(SessionLost):
-                book(order)
-        refund("o-1", 100)
-        if error is ZeroDivisionError:
-            raise ZeroDivisionError
-    assert (balances(path), desk.done) == ([100, 100], [])
-    run(desk, (book, "o-2", "b"), key="t-2")
-    assert balances(path) == [100, 101]

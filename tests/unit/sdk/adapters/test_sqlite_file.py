@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import Abort, IsolationConflict, MisuseError, Serialize, SQLiteAdapter, tool
+from countersign import IsolationConflict, MisuseError, SQLiteAdapter, tool
 from tests.fakes.desk import Desk
 from tests.unit.sdk.adapters.bank import Bank, balances, commit, credit
 from tests.unit.sdk.adapters.rows import CALL
@@ -33,8 +33,7 @@ def test_a_locked_database_is_a_conflict(adapter: SQLiteAdapter, path: Path, our
     adapter.begin("t-1").undo()
 
 
-@pytest.mark.parametrize("isolation", [Abort(), Serialize(timeout_seconds=30)])
-def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolation: Abort | Serialize) -> None:
+def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path) -> None:
     """The second kept the loop for all of `busy_seconds`, and so the first, which alone could have let it go on."""
     adapter = SQLiteAdapter(path, name="bank", busy_seconds=3_600)
 
@@ -43,7 +42,7 @@ def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolatio
         credit(adapter.connection)
 
     async def block(key: str) -> None:
-        async with desk.step(key, isolation=isolation):
+        async with desk.step(key):
             credit_account()
             await asyncio.sleep(0.05)
 
@@ -51,12 +50,8 @@ def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolatio
         return await asyncio.gather(block("t-1"), block("t-2"), return_exceptions=True)
 
     first, second = asyncio.run(both())
-    assert first is None
-    if isinstance(isolation, Serialize):
-        assert (second, balances(path)) == (None, [102, 100])
-    else:
-        assert isinstance(second, IsolationConflict) and balances(path) == [101, 100]
-        assert "another block of this event loop has it" in str(second) and "Serialize" in str(second)
+    assert first is None and isinstance(second, IsolationConflict) and balances(path) == [101, 100]
+    assert "another block of this event loop has it" in str(second) and "Serialize" in str(second)
 
 
 @pytest.mark.parametrize("end", ["undo", "commit"])

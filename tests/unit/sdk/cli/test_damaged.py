@@ -5,14 +5,12 @@ import io
 import json
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from countersign import MisuseError, ReviewPending
-from countersign.cli.app import app
-from countersign.journal.location import JournalUrl
 from countersign.simulation.recording import from_export
 from tests.fakes.desk import Desk
-from tests.unit.sdk.journals import both_engines
+from tests.unit.sdk.journals import both_engines, journal_command
 
 __all__ = ["both_engines"]
 
@@ -50,10 +48,7 @@ def damaged(desk: Desk, refund, engine: str):
 
 
 def said(desk: Desk, *args: str) -> Result:
-    place = desk.runtime.settings.journal_path
-    named = place.secret if isinstance(place, JournalUrl) else str(place)
-    command = ["journal", *args, "--journal", named]
-    return CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "250"})
+    return journal_command(desk.runtime.settings.journal_path, *args)
 
 
 def reported(desk: Desk, why: str, *args: str) -> str:

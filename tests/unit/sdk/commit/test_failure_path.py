@@ -246,19 +246,6 @@ def test_text_that_may_quote_a_secret_is_hidden(desk: Desk, caplog, secret, repo
     assert ["4111" in (one or "") for one in texts] == [reported] * 4
 
 
-def test_the_reason_for_a_pending_compensation_is_reported(desk: Desk, charge, monkeypatch) -> None:
-    def away(*_: str) -> NoReturn:
-        raise Refused(503, ErrorCode.INTERNAL, "away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(desk.service, "compensate", away)
-        failed = undone(desk, (charge, "o-1", 100))
-    assert "not compensated: the policy service did not" in failed.said
-    assert failed.error.outcomes["charge#1"] == "fired"
-    resume(desk.runtime)
-    assert acts(desk) == ["charge", "void"]
-
-
 def test_an_unregistered_compensating_tool_is_refused_at_staging(desk: Desk) -> None:
     options = {"resource": ("Order", "order_id"), "compensate": "vanished", "registry": desk.registry}
     charge = tool("charge", **options)(lambda order_id: None)

@@ -6,7 +6,7 @@ import pytest
 
 from countersign import DidNotHappen, Happened, Unsure, errors, probe, resume
 from tests.fakes.desk import Desk, service_states, states
-from tests.fakes.running import fails, order_tool, refusing_tool, run
+from tests.fakes.running import fails, order_tool, run
 from tests.unit.sdk.commit.probed import SECONDS, payment, raising, sleeping
 
 PAID = {"paid": 100}
@@ -201,24 +201,3 @@ def test_a_probe_answer_about_secrets_is_hidden(desk: Desk, answer, reported: st
     payments = payment(desk, answer, secret=["order_id"])
     unknown = fails(desk, errors.OutcomeUnknown, (payments.pay, "4111", 100))
     assert (reported in unknown.said, "4111" in unknown.said) == (True, False)
-
-
-@pytest.mark.parametrize(("answer", "reported"), SAYS_A_SECRET)
-def test_a_probe_answer_of_a_compensation_is_hidden(desk: Desk, caplog, answer, reported: str) -> None:
-    """Its own manifest has no secret: it got one of the call that it compensates."""
-
-    @order_tool(desk, resource=("Card", "const:c"), probe="find_void")
-    def void(card: str) -> None:
-        raise ConnectionError("lost")
-
-    probe("find_void", registry=desk.registry)(lambda card: answer())
-
-    @order_tool(desk, secret=["card"], compensate="void", compensation_map={"card": "args:/card"})
-    def charge(order_id: str, card: str) -> None: ...
-
-    with caplog.at_level("DEBUG"):
-        fails(desk, errors.CountersignError, (charge, "o-1", "4111"), (refusing_tool(desk), "o-1"))
-    assert (reported in caplog.text, "4111" in caplog.text) == (True, False)
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    (row,) = desk.runtime.journal.transactions.effects(record, "compensate")
-    assert "4111" not in str(row.error)

@@ -74,17 +74,6 @@ def test_live_reads_take_part_in_no_claim(desk: Desk, live_notes) -> None:
             assert claim["resource"] == live_notes.adapter.name
 
 
-def test_people_review_calls_staged_with_a_live_read(desk: Desk, refund) -> None:
-    look = look_tool(desk, lane="live")
-    for _ in range(2):
-        with pytest.raises(errors.ReviewPending) as waiting, desk.step():
-            refund(look("o-1"), 10_000)
-    desk.service.approve(waiting.value.txn)
-    with desk.step() as txn:
-        refund(look("o-1"), 10_000)
-    assert (txn.state, len(desk.done)) == ("settled", 1)
-
-
 def test_live_reads_settle_and_a_failure_with_them_leaves_no_effect(desk: Desk) -> None:
     look, nothing = look_tool(desk, lane="live"), "Nothing of this transaction remains in effect"
     assert run(desk, (look, "o-1")).txn.state == "settled"

@@ -77,18 +77,12 @@ Kept = Callable[[list[Message]], list[Message]]
 STORIES: dict[str, tuple[bool, bool, bool, Kept, int]] = {
     # equal ids, equal answers, user messages between, what was kept, and how many of the four are found done because
     # nothing distinguishes their messages from earlier ones
-    "ids of their own": (False, False, True, list, 0),
-    "ids of their own, no user message between": (False, False, False, list, 0),
-    "ids of their own, equal answers": (False, True, True, list, 0),
-    "ids of their own, shortened": (False, False, True, last_turn, 0),
-    "ids of their own, equal answers, shortened": (False, True, True, last_turn, 0),
-    "ids of their own, no user message between, shortened": (
-        False,
-        False,
-        False,
-        last_turn_after_the_question,
-        0,
-    ),
+    "own ids": (False, False, True, list, 0),
+    "own ids, no user message between": (False, False, False, list, 0),
+    "own ids, equal answers": (False, True, True, list, 0),
+    "own ids, shortened": (False, False, True, last_turn, 0),
+    "own ids, equal answers, shortened": (False, True, True, last_turn, 0),
+    "own ids, no user message between, shortened": (False, False, False, last_turn_after_the_question, 0),
     "equal ids": (True, False, True, list, 0),
     "equal ids, no user message between": (True, False, False, list, 0),
     "equal ids, equal answers": (True, True, True, list, 0),
@@ -208,7 +202,7 @@ def test_a_later_equal_message_that_is_answered_in_part_is_answered_from_the_jou
         assert answers == [f"credited {n}" for n in (1, 2, 3, 4)]
 
 
-EQUAL_OR_NOT = pytest.mark.parametrize("equal_ids", [True, False], ids=["equal ids", "ids of their own"])
+EQUAL_OR_NOT = pytest.mark.parametrize("equal_ids", [True, False], ids=["equal ids", "own ids"])
 
 
 @EQUAL_OR_NOT

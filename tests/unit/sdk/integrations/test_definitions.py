@@ -5,7 +5,6 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import openai
 import pytest
@@ -155,11 +154,8 @@ OPTIONS = {
     "an unknown kind of block": ({"system": [{"type": "hologram", "id": "h-1"}]}, False),
     "a file deep in extra_body": ({"extra_body": {"messages": [{"content": [FILE]}]}}, False),
     "an iterator, which is empty when the client looks": ({"system": iter([BLOCK])}, False),
-    "a generator": ({"system": (one for one in [BLOCK])}, False),
     "bytes": ({"system": b"word"}, False),
-    "a set": ({"stop": {"word"}}, False),
     "a time": ({"metadata": {"at": datetime(2026, 1, 1, tzinfo=UTC)}}, False),
-    "a place of a file": ({"metadata": {"at": Path("pages.pdf")}}, False),
     "a class": ({"response_format": BaseModel}, False),
 }
 

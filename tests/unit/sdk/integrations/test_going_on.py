@@ -7,13 +7,11 @@ import json
 
 import pytest
 
-from countersign import AlreadyRedeemed, MisuseError, NotDone, OutcomeUnknown, resume, tool
+from countersign import MisuseError, NotDone, OutcomeUnknown, resume, tool
 from countersign.contract import txn_id
-from countersign.contract.states import Verdict
 from tests.fakes.desk import AGENT, Desk, charge_tools, claims_of, failing_tool, refund_tool
-from tests.fakes.service import Reason
 from tests.fakes.talking import ASK, Talk
-from tests.unit.sdk.integrations.talks import HUGE, LARGE, NOTE, REFUND, answers_after, asked, killed
+from tests.unit.sdk.integrations.talks import HUGE, LARGE, REFUND, answers_after, asked, killed
 
 FAILING = ("notify", {"order_id": "o-4"})
 OWN_OR_EQUAL_IDS = pytest.mark.parametrize("own_ids", [True, False], ids=["ids of their own", "the same ids"])
@@ -178,26 +176,6 @@ def test_a_failure_met_by_a_worker_is_answered(desk: Desk, talk: Talk) -> None:
     assert "no address" in notified.text
 
 
-def test_an_expired_release_is_answered_again_as_not_done(desk: Desk, talk: Talk) -> None:
-    charge, renew = charge_tools(desk, recheck=True), desk.service.renew
-
-    def refuse(*given):
-        desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="no_permit", text="no longer"))
-        return renew(*given)
-
-    desk.service.renew = refuse  # type: ignore[method-assign]
-    (answer,) = answers_after(talk, [charge], killed(talk, [charge], talk.calls(("charge", REFUND))))
-    assert not answer.done and desk.done == [] and "Nothing of this transaction remains" in answer.text
-    assert "charge did not happen: the service did not extend the time to fire" in answer.text
-
-
-def test_live_work_of_a_failed_step_stays_undone(desk: Desk, live_notes, talk: Talk) -> None:
-    tools = [*tools_of(desk), live_notes.note]
-    noted, notified = answers_after(talk, tools, killed(talk, tools, talk.calls(("note", NOTE), FAILING)))
-    assert (live_notes.written(), noted.done, notified.done) == ([], False, False)
-    assert noted.text.startswith("this one was undone again: notify did not happen")
-
-
 @pytest.mark.parametrize(("by", "reason"), [("policy", "never-huge"), ("people", "keep it")])
 def test_a_denial_is_answered_again(by: str, reason: str, desk: Desk, refund, talk: Talk) -> None:
     if by == "policy":
@@ -211,27 +189,7 @@ def test_a_denial_is_answered_again(by: str, reason: str, desk: Desk, refund, ta
         assert (answer.done, reason in answer.text, desk.done) == (False, True, [])
 
 
-SPENT = [([FAILING], ("notify", {"order_id": "o-5"})), ([("charge", REFUND), FAILING], FAILING)]
-
-
-@pytest.mark.parametrize(("spent", "calls"), SPENT, ids=["another call", "a part of them"])
-def test_what_was_spent_on_other_calls_is_refused(spent, calls, desk: Desk, talk: Talk) -> None:
-    tools = tools_of(desk)
-    killed(talk, tools, talk.calls(*spent, turn="a"))
-    with pytest.raises(AlreadyRedeemed, match="another list of calls"):
-        talk.run([talk.calls(calls, turn="b")], tools)
-
-
 # ------------------------------------------------------------------------------------------------------- the key
-
-
-def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, refund, talk: Talk) -> None:
-    first, second = (talk.turn([("refund", REFUND)], [refund]) for _ in range(2))
-    assert second.steps[0].answers == first.steps[0].answers
-    for turn in ("", "b"):  # also by other ids
-        with pytest.raises(AlreadyRedeemed):
-            talk.run([talk.calls(*refunds("o-9"), turn=turn)], [refund])
-    assert len(desk.done) == 1
 
 
 def shortened(messages, turns: int) -> list:

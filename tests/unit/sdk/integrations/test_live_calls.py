@@ -144,12 +144,3 @@ def test_serialize_waits_until_the_resource_is_free(desk: Desk, live_notes, talk
     assert live_notes.written() == []
     talk.run(script, [live_notes.note], isolation=Serialize(timeout_seconds=0))
     assert live_notes.written() == [("o-4", "late")]
-
-
-def test_an_unkept_conversation_with_other_calls_is_refused(
-    desk: Desk, refund, live_notes, talk: Talk
-) -> None:
-    talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, live_notes.note])
-    with pytest.raises(errors.AlreadyRedeemed, match="other live work was committed"):
-        talk.turn([("note", NOTE), ("refund", REFUND)], [refund, live_notes.note])
-    assert (live_notes.written(), len(desk.done)) == ([("o-4", "old")], 1)

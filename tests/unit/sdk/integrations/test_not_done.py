@@ -11,7 +11,6 @@ import pytest
 from countersign import SQLiteAdapter, errors, resume, tool
 from countersign.contract import ErrorCode, Verdict, txn_id
 from countersign.contract.states import EffectState
-from countersign.journal import LocalTxn
 from tests.fakes.desk import AGENT, Desk, charge_tools, failing_tool, notes_database
 from tests.fakes.service import Refused
 from tests.fakes.talking import ASK, Talk
@@ -40,32 +39,6 @@ def noted(desk: Desk) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- it was
-
-
-def test_done_work_is_answered_as_done_again(desk: Desk, refund, talk: Talk) -> None:
-    tools, call = [book_tool(desk), refund], ("refund", REFUND)
-    kept = killed(talk, tools, talk.calls(("book", {"order_id": "o-4"}), call, call))
-    booked, refunded, equal = answers_after(talk, tools, kept)
-    assert (booked.done, refunded.done, equal.done) == (True, True, True)
-    assert (booked.text, refunded.text) == ("booked", '{"refund_id":"r-o-4-1200"}')
-    assert (len(desk.done), noted(desk)) == (1, 1)
-
-
-def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch) -> None:
-    """Killed after the database had committed, and before the journal heard of it."""
-
-    def dies(*_, **__):
-        raise SystemExit
-
-    talk, book, heard = Talk("openai", runtime=desk.runtime), book_tool(desk), []
-    with monkeypatch.context() as patch:
-        patch.setattr(desk.runtime.journal.transactions, "end_live", dies)
-        with pytest.raises(SystemExit):
-            talk.run([talk.calls(("book", {"order_id": "o-4"}))], [book], on_message=heard.append)
-    desk.clock.advance(3600)
-    with desk.restarted() as later:
-        (answer,) = answers_after(talk, [book], [*ASK, *heard], runtime=later.runtime)
-    assert answer.done and noted(desk) == 1
 
 
 def test_a_compensated_call_is_answered_as_compensated_again(desk: Desk, talk: Talk) -> None:
@@ -114,16 +87,6 @@ def test_an_allowed_failure_keeps_the_other_calls(other, desk: Desk, refund, liv
 # ------------------------------------------------------------------------------------------------------ it is unknown
 
 
-def unavailable(desk: Desk, talk: Talk, fault: str, tool, calls) -> list:
-    """What is kept of a run that got no answer from the service."""
-    heard = []
-    desk.face.faults["/v1/transactions"] = [fault] * 50
-    with pytest.raises(errors.ServiceUnavailable):
-        talk.run([calls], [tool], on_message=heard.append)
-    desk.face.faults.clear()
-    return [*ASK, *heard]
-
-
 def give_back_tool(desk: Desk):
     """The refund under another name, as after a deployment."""
 
@@ -154,16 +117,6 @@ def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(
     with locked_notes(desk), unknown:
         talk.run([], [live_notes.note, notify], messages=kept)
     assert len(desk.done) == 1
-
-
-def test_a_redemption_that_lost_its_answer_is_not_finished(desk: Desk, refund, talk: Talk) -> None:
-    calls = talk.calls(("refund", REFUND), ("refund", {**REFUND, "order_id": "o-5"}))
-    kept, renamed = unavailable(desk, talk, "lost_answer", refund, calls), give_back_tool(desk)
-    with pytest.raises(errors.AlreadyRedeemed, match="It is not finished") as raised:
-        talk.run([], [renamed], messages=kept)
-    assert not raised.value.finished and desk.done == []
-    assert [one.after for one in resume(runtime=desk.runtime)] == [LocalTxn.SETTLED]
-    assert len(desk.done) == 2
 
 
 # -------------------------------------------------------------------------------------------------- it may be yet
@@ -222,8 +175,13 @@ def test_what_was_never_begun_is_answered_as_not_done(desk: Desk, refund, talk: 
 
 
 def test_what_never_arrived_is_ended_and_answered_as_not_done(desk: Desk, refund, talk: Talk) -> None:
-    kept = unavailable(desk, talk, "lost_request", refund, talk.calls(("refund", REFUND)))
-    assert "there is no tool 'refund'" in answers_after(talk, [give_back_tool(desk)], kept)[0].text
+    heard = []
+    desk.face.faults["/v1/transactions"] = ["lost_request"] * 50
+    with pytest.raises(errors.ServiceUnavailable):
+        talk.run([talk.calls(("refund", REFUND))], [refund], on_message=heard.append)
+    desk.face.faults.clear()
+    (answer,) = answers_after(talk, [give_back_tool(desk)], [*ASK, *heard])
+    assert "there is no tool 'refund'" in answer.text
     assert resume(runtime=desk.runtime) == [] and desk.done == []
 
 

@@ -67,12 +67,6 @@ def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, des
     assert desk.done == [] and not wrong.done and says in wrong.text
 
 
-def test_not_done_is_answered_with_the_tools_text(desk: Desk, talk: Talk) -> None:
-    notify = failing_tool(desk, errors.NotDone("the address is wrong"), acts=False)
-    (answer,) = talk.turn([NOTIFY], [notify]).steps[0].answers
-    assert not answer.done and "the address is wrong" in answer.text and "was not done" in answer.text
-
-
 @pytest.mark.parametrize("void", [Verdict.RELEASE, Verdict.DENY])
 def test_compensated_calls_are_answered_as_such(void: Verdict, desk: Desk, talk: Talk) -> None:
     tools = [charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False)]
@@ -244,7 +238,6 @@ def first_is_denied(desk: Desk) -> None:
 
 
 TWICE, LESS, SECOND = [[ONE], [ONE]], [[DENIED], [ONE]], [[False], [True]]
-LESS = [[DENIED], [ONE]]
 PASSED = {
     "what was garbage, and is called at once": ([[GARBAGE], [ONE]], TWICE, SECOND, "call again"),
     "what was denied, and is called less at once": (LESS, TWICE, SECOND, "call again"),

@@ -22,6 +22,7 @@ from countersign.journal.states import SOURCES, TRANSITIONS
 from countersign.journal.verification import verify
 from tests.fakes.desk import AGENT, Desk, TickingClock, effect_rows, refund_tool
 from tests.fakes.running import fails
+from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.journals import both_engines
 
 __all__ = ["both_engines"]
@@ -192,13 +193,9 @@ def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -
     assert desk.done == []
 
 
-def full(*_, **__) -> None:
-    raise errors.JournalError("database or disk is full")
-
-
 def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, refund, monkeypatch) -> None:
     monkeypatch.setattr(desk.runtime.journal.effect_log, "begin", full)
-    fails(desk, errors.JournalError, (refund, "o-1", 100), match="disk is full")
+    fails(desk, errors.JournalError, (refund, "o-1", 100), match="the disk is full")
     assert desk.done == []
 
 
@@ -215,7 +212,7 @@ def test_a_fire_not_written_is_unknown(desk: Desk, refund, monkeypatch, stays_fu
             broken.setattr(journal.database, "unit", full_once_it_fired)
         else:
             broken.setattr(journal.effect_log, "write", full)
-        left = fails(desk, errors.OutcomeUnknown, (refund, "o-1", 100), match="disk is full")
+        left = fails(desk, errors.OutcomeUnknown, (refund, "o-1", 100), match="the disk is full")
     assert (len(desk.done), left.txn.state) == (1, "redeemed")
     fails(desk, errors.OutcomeUnknown, (refund, "o-1", 100))
     assert len(desk.done) == 1

@@ -5,16 +5,13 @@ import json
 from contextlib import nullcontext, suppress
 
 import pytest
-from typer.testing import CliRunner
 
 from countersign import errors, resume, transaction
-from countersign.cli.app import app
 from countersign.journal.export import description_of, render_export, summary_of
-from countersign.journal.location import JournalUrl
 from countersign.journal.queries import TransactionFilter, count
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
-from tests.unit.sdk.journals import both_engines
+from tests.unit.sdk.journals import both_engines, journal_command
 from tests.unit.sdk.paying import CARD, pay_tool
 
 __all__ = ["both_engines"]
@@ -81,12 +78,11 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place, refund) -> No
     with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         raise ValueError("out of stock")
-    journal = ["--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
     for verb in (["show", "t-1"], ["export", "--format", "json"], ["export", "--format", "csv"],
                  ["export", "--format", "md"], ["show", "t-1", "--json"]):  # fmt: skip
-        output = CliRunner().invoke(app, ["journal", *verb, *journal]).output
+        output = journal_command(place, *verb).output
         assert "out of stock" in output and "o-1" in output and "withdrawn" in output, verb
-    listed = CliRunner().invoke(app, ["journal", "list", *journal], env={"COLUMNS": "200"}).output
+    listed = journal_command(place, "list").output
     assert "refund withdrawn" in listed and "out of stock" in listed
     counted = count(desk.runtime.journal.database, TransactionFilter())
     assert [(one["tool"], one["called"], one["fired"]) for one in counted["tools"]] == [("refund", 1, 0)]
@@ -159,16 +155,6 @@ def test_a_denial_names_reason_and_policy(desk: Desk, refund) -> None:
     (reason,) = denied.value.reasons
     assert reason.text in found["note"] and str(reason.policy) in found["note"]
     assert calls(found)[0][:2] == ("refund", "denied")
-
-
-def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund) -> None:
-    waiting = fails(desk, errors.ReviewPending, (refund, "o-1", 10_000))
-    assert reported(desk, "t-1")["note"] is None, "people are asked"
-    desk.service.withdraw(waiting.error.txn, "the customer called")
-    with desk.restarted() as later:
-        resume(later.runtime)
-    found = reported(desk, "t-1")
-    assert "the customer called" in found["note"] and calls(found)[0][:2] == ("refund", "withdrawn")
 
 
 def test_a_superseded_list_is_listed_after_the_current_one(desk: Desk, refund) -> None:

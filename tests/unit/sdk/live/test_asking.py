@@ -327,13 +327,6 @@ def test_a_block_that_ended_while_it_was_asked_runs_nothing(desk: Desk, notes: P
     assert notes_in(notes) == []
 
 
-def test_outside_a_transaction_nothing_is_asked(desk: Desk, note: Any) -> None:
-    asked = answers(desk, Verdict.RELEASE)
-    with pytest.raises(errors.OutsideTransaction):
-        note("o-1", "hello")
-    assert (asked, desk.face.log) == ([], [])
-
-
 def test_a_dry_run_asks_as_well_and_leaves_no_trace_of_it(desk: Desk, notes: Path, note: Any) -> None:
     asked = answers(desk, Verdict.RELEASE)
     trial = once(desk, note, dry_run=True)

@@ -17,7 +17,6 @@ class Silent(SQLiteAdapter):
     """Its COMMIT arrives or is lost; no answer arrives before it can be asked again."""
 
     arrives, away = True, False
-    raises: BaseException = errors.CommitUnknown("notes", "the line broke")
 
     def begin(self, txn: str) -> Any:
         session = super().begin(txn)
@@ -29,7 +28,7 @@ class Silent(SQLiteAdapter):
             else:
                 session.undo()
             self.away = True
-            raise self.raises
+            raise errors.CommitUnknown("notes", "the line broke")
 
         if not self.away:
             session.commit = unanswered  # type: ignore[method-assign]
@@ -73,18 +72,6 @@ def test_live_work_alone_is_unsettled_until_its_adapter_answers(
     ends = ("settled", ["kept"] * 2, [("o-1", "hello")]) if arrives else ("ended", ["undone"] * 2, [])
     assert (found.after, live_states(desk), notes_in(notes)) == ends
     assert ((root / "a").exists(), resume(desk.runtime)) == (arrives, [])
-
-
-@pytest.mark.parametrize("staged", [False, True])
-def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note: Any, staged: bool) -> None:
-    charge, silent.raises = charge_tools(desk), KeyboardInterrupt()
-    desk.run((note, "o-1", "hello"), *[(charge, "o-1", 100)] * staged, raises=KeyboardInterrupt)
-    assert live_states(desk) == ["live"]
-    (found,) = resume(desk.runtime)
-    assert (found.after, live_states(desk)) == ("unsettled", ["live"])
-    silent.away = False
-    resume(desk.runtime)
-    assert (live_states(desk), notes_in(notes)) == (["kept"], [("o-1", "hello")])
 
 
 @ARRIVES

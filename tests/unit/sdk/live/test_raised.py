@@ -1,6 +1,5 @@
 """A live call that raised is rolled back by its savepoint and is no part of the list, for any result of the others."""
 
-import asyncio
 import contextvars
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ from countersign import SQLiteAdapter, errors, tool, transaction
 from countersign.journal.queries import LIVE_LANE, TransactionFilter, count
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, listed, notes_database, notes_in, record_of, refund_tool
-from tests.fakes.running import run_async
 from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.journals import BOTH, document
 
@@ -119,23 +117,6 @@ def test_the_text_it_raised_is_not_kept(desk: Desk, notes: Path, database: SQLit
 
 
 # --------------------------------------------------------------------------- other ways to raise, and inside others
-
-
-def test_one_that_was_cancelled_is_undone(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
-    @tool("dawdle", lane="live", adapter=database, registry=desk.registry)
-    async def dawdle(seconds: float) -> None:
-        """Write, and take long."""
-        database.connection.execute("INSERT INTO notes VALUES (?, 'done')", (str(seconds),))
-        await asyncio.sleep(seconds)
-
-    async def cancelled() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await dawdle(60)
-
-    asyncio.run(run_async(desk, (dawdle, 0), (cancelled,)))
-    assert [row[2] for row in live_rows(desk)] == [None, "dawdle raised CancelledError"]
-    assert (len(notes_in(notes)), live_count(desk)) == (1, 1)
 
 
 OUTER = ("undone", "outer raised LookupError: nothing there")

@@ -8,12 +8,10 @@ import pytest
 
 from countersign import Transaction, errors, replay, resume, tool
 from tests.fakes.desk import Desk, answering_tool, notes_in, states
-from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH, document
 from tests.unit.sdk.live.test_raised import KEPT, RAISED, caught, live_rows
 
-ANOTHER_LIST = "another list of calls was committed"
 CUT = (errors.JournalError, errors.OutcomeUnknown)
 
 # ------------------------------------------------------------------------------------------------- recovery
@@ -59,14 +57,6 @@ def test_a_rerun_compares_what_was_kept(desk: Desk, notes: Any, database: Any, f
     again = desk.run(*calls, raises=errors.AlreadyRedeemed if fails_first else None)
     assert again.replayed or fails_first
     assert [order for order, _ in notes_in(notes)] == (["o-1"] if fails_first else ["o-1", "o-2"])
-
-
-@pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
-def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Any, note: Any, calls: list[str]) -> None:
-    desk.run((caught, note), (note, "o-1", "text"), (note, "o-2", "text"))
-    again = [(note, order, "text") for order in calls]
-    fails(desk, errors.AlreadyRedeemed, (caught, note), *again, match=ANOTHER_LIST)
-    assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
 
 
 def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Any, note: Any) -> None:

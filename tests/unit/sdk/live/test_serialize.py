@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from countersign import Abort, FilesAdapter, MemoryAdapter, Serialize, errors, tool, transaction
+from countersign import FilesAdapter, MemoryAdapter, Serialize, errors, tool, transaction
 from countersign.journal import Lease, ResourceLock
 from countersign.manifests.drafts import manifest_json
 from countersign.runtime import Runtime
@@ -18,7 +18,7 @@ from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import tool_of
 from examples.local_service import free_port
 from tests.fakes.desk import Desk, refund_tool
-from tests.unit.sdk.live.test_isolation import ON_BOTH, Agent, lists
+from tests.unit.sdk.live.test_isolation import ON_BOTH, Agent
 
 SPAWN = multiprocessing.get_context("spawn")
 _PATIENCE_S = 30.0
@@ -43,29 +43,26 @@ def adding(registry: ToolRegistry, folder: Path, manifest: Path | None = None) -
     return add
 
 
-def work_too(settings: Any, folder: Path, pipe: Any, isolation: Any) -> None:
+def work_too(settings: Any, folder: Path, pipe: Any) -> None:
     """Another process, waiting in the middle of a transaction for the signal to leave it."""
     registry = ToolRegistry()
     add = adding(registry, folder, folder.parent / "add.json")
-    with Runtime(settings, registry=registry) as runtime:
-        try:
-            with transaction("theirs", isolation=isolation, runtime=runtime):
-                pipe.send(add("n", 10))
-                pipe.recv()
-        except errors.IsolationConflict as moved:
-            pipe.send(f"moved: {moved.key}")
-        else:
-            pipe.send("committed")
+    with (
+        Runtime(settings, registry=registry) as runtime,
+        transaction("theirs", isolation=Serialize(), runtime=runtime),
+    ):
+        pipe.send(add("n", 10))
+        pipe.recv()
 
 
 @contextmanager
-def another_process(desk: Desk, folder: Path, isolation: Any) -> Any:
+def another_process(desk: Desk, folder: Path) -> Any:
     """A process with the same journal and folder, and the pipe for its commands and answers."""
     folder.mkdir()
     ours, theirs = SPAWN.Pipe()
     # Really without an answer: a developer's own service may.
     settings = replace(desk.runtime.settings, url=f"http://127.0.0.1:{free_port()}")
-    child = SPAWN.Process(target=work_too, args=(settings, folder, theirs, isolation))
+    child = SPAWN.Process(target=work_too, args=(settings, folder, theirs))
     child.start()
     try:
         yield child, ours
@@ -82,29 +79,10 @@ def reported(pipe: Any) -> Any:
 
 
 @ON_BOTH
-@pytest.mark.long
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path: Path, first: str) -> None:
-    add = adding(desk.registry, tmp_path / "root")
-    with another_process(desk, tmp_path / "root", Abort()) as (_, other):
-        ours = Agent(desk, "ours")
-        assert (ours.do(add, "n", 1), reported(other)) == (1, 10)
-        if first == "ours":
-            ours.leave()
-        other.send("leave")
-        assert reported(other) == ("moved: n" if first == "ours" else "committed")
-        if first == "theirs":
-            with pytest.raises(errors.IsolationConflict, match="'n' of"):
-                ours.leave()
-    assert (tmp_path / "root" / "n").read_text() == {"ours": "1", "theirs": "10"}[first]
-    assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
-
-
-@ON_BOTH
 @pytest.mark.parametrize("end", ["it is killed", pytest.param("it commits", marks=pytest.mark.long)])
 def test_scenario_48_serialize_waits_for_another_process(desk: Desk, tmp_path: Path, end: str) -> None:
     add = adding(desk.registry, tmp_path / "root")
-    with another_process(desk, tmp_path / "root", Serialize()) as (child, other):
+    with another_process(desk, tmp_path / "root") as (child, other):
         assert reported(other) == 10
         with pytest.raises(errors.ResourceBusy) as busy, desk.step("ours", isolation=Serialize(0.1)):
             raise AssertionError("it was let in")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, MemoryAdapter, Retry, errors, run_transaction, tool, transaction
+from countersign import FilesAdapter, MemoryAdapter, errors, tool, transaction
 from countersign.adapters.memory import MemorySession
 from countersign.adapters.protocol import Savepoint
 from countersign.concurrency import run_sync
@@ -159,17 +159,13 @@ def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Any, breaks: A
 # -------------------------------------------------------------------------- a file that somebody else makes as well
 
 
-def moving(root: Any, files: FilesAdapter) -> Callable[[str], None]:
+def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Any, files: FilesAdapter) -> None:
     def write(token: str) -> None:
         name = token.replace("/", "-")
         files.write(name, "1")
         (root / name).write_text("other")
 
-    return write
-
-
-def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Any, files: FilesAdapter) -> None:
-    put = put_tool(desk, files, moving(root, files))
+    put = put_tool(desk, files, write)
     met = r"'\(secret\)' met another transaction in 'root'"
     reported = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
     assert secrets_in(reported) == []
@@ -179,23 +175,3 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Any, files
     (answer,) = run_sync(taker.take([call], key="t-2", said=""))  # a model gets no more
     assert answer.text.startswith("not done: '(secret)' met another transaction in 'root'")
     assert found_in({"answer": answer.text.encode()}) == []
-
-
-def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Any, files: FilesAdapter) -> None:
-    put, named = (
-        put_tool(desk, files, moving(root, files), secret=False),
-        "'rent' of 'root' was overwritten at no",
-    )
-    fails(desk, errors.IsolationConflict, (put, "rent"), match=named)
-
-
-def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Any, files: FilesAdapter) -> None:
-    put, runs = put_tool(desk, files, moving(root, files)), list[object]()
-
-    def step(txn: object) -> None:
-        runs.append(txn)
-        put(f"{SECRET}{len(runs)}")
-
-    with pytest.raises(errors.IsolationConflict) as reported:
-        run_transaction(step, key="t-1", isolation=Retry(attempts=2), runtime=desk.runtime)
-    assert (len(runs), reported.value.attempts, secrets_in(reported.value)) == (2, 2, [])

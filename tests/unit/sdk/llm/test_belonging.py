@@ -36,17 +36,6 @@ def runs(desk: Desk) -> list[str | None]:
     return [row["run"] for row in calls(desk)]
 
 
-def thinking_tool(desk: Desk, **said: Any) -> Any:
-    """A staged tool that asks a model while it fires."""
-
-    @order_tool(desk, **said)
-    def think(order_id: str) -> str:
-        ask_here()
-        return "thought"
-
-    return think
-
-
 # ------------------------------------------------------------------------------------------------ the block around it
 
 
@@ -69,7 +58,12 @@ def test_budgets_are_those_of_the_transaction_or_of_the_runtime_named(make: Make
 
 def test_a_tool_that_asks_a_model_does_it_in_the_run_of_its_transaction(make: Make) -> None:
     desk = make(RUN)
-    think = thinking_tool(desk)
+
+    @order_tool(desk)
+    def think(order_id: str) -> str:
+        ask_here()
+        return "thought"
+
     with desk.step():
         done = think("o-1")
     assert (done.result, runs(desk), usage_of(desk, "a-run", "t-1")) == ("thought", ["t-1"], (1, 0))

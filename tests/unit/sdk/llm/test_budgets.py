@@ -1,6 +1,5 @@
 """Budgets: each is asked before the model, and what it cannot weigh is not called."""
 
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import UTC, datetime
@@ -19,7 +18,6 @@ from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.llm import asking
 from tests.unit.sdk.llm.asking import CALLS, MODEL, MONEY, TOKENS, Vendor, ask, begin, calls, may, usage_of
 
-NOTHING = OPENAI_CHAT | {"usage": {"prompt_tokens": 0, "completion_tokens": 0}}
 LAST_SECOND = datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC).timestamp()
 TODAY, TOMORROW = "2026-11-23", "2026-11-24"
 
@@ -125,15 +123,6 @@ def test_a_call_may_bring_a_budget_of_its_own(make: Any) -> None:
     assert [may(desk, budgets=own), may(desk, budgets=own), may(desk)] == [True, False, True]
 
 
-def test_a_limit_is_met_to_the_last_token_and_not_passed(make: Any) -> None:
-    desk = make(Budget("exact", "tokens", 3000, "day"))
-    with begin(desk) as call:
-        assert not may(desk, max_tokens=1, input_tokens=0)
-        ask(desk, Vendor(NOTHING), max_tokens=0, input_tokens=0)
-        call.record(OPENAI_CHAT)
-    assert usage_of(desk, "exact") == (1500, 0)
-
-
 def test_time_is_counted_as_it_passed(make: Any) -> None:
     desk = make(asking.SECONDS)
     with begin(desk, timeout=45.5) as call:
@@ -204,20 +193,6 @@ def test_a_name_counts_one_thing_on_one_journal_and_its_limit_may_change(make: A
         ask(wider, Vendor())
         with pytest.raises(BudgetExceeded, match="allows 3, 3 are spent"):
             ask(wider, Vendor())
-
-
-def test_a_journal_of_before_budgets_is_given_their_tables(make: Any) -> None:
-    desk = make(CALLS)
-    refund = refund_tool(desk)
-    desk.run((refund, "o-1", 100))
-    desk.runtime.close()
-    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as old:
-        for table in ("llm_holds", "llm_calls", "spent", "budgets"):
-            old.execute(f"DROP TABLE {table}")
-    with desk.restarted() as later:
-        ask(later, Vendor())
-        assert usage_of(later, "calls") == (1, 0)
-        assert later.run((refund, "o-1", 100)).replayed
 
 
 GOOD = {"name": '"a"', "measure": '"calls"', "limit": "1", "per": '"day"'}

@@ -175,12 +175,8 @@ MULTIPLIED = OBJECT | {
 MANY = OBJECT | {"properties": {f"a{n}": TEXT for n in range(1_000)}, "anyOf": [{"required": ["a1"]}] * 1_000}
 NO_ARGUMENT: dict[str, tuple[Any, str]] = {
     "a tuple as it was in draft 7": ({"type": "array", "items": [{}]}, "/items is not JSON Schema 2020-12"),
-    "required as it was in draft 3": ({"type": "string", "required": True}, "/required is not JSON Schema 2020-12"),
-    "a bound as it was in draft 4": (
-        {"minimum": 1, "exclusiveMinimum": True}, "/exclusiveMinimum is not JSON Schema 2020-12"),
     "a definition that is not there": ({"$ref": "#/$defs/y"}, "/$ref: '#/$defs/y' names no definition"),
     "a reference out": ({"$ref": "https://evil/x.json"}, "/$ref:"),
-    "a reference as it was before $defs": ({"$ref": "#/definitions/x"}, "/$ref: '#/definitions/x' names no definition"),
     "a slash in disguise": ({"$ref": "#/$defs/x%2Fconst"}, "/$ref: '#/$defs/x%2Fconst' names no definition"),
     "what is left of a list": (
         {"type": "array", "unevaluatedItems": {"type": "string"}}, "/unevaluatedItems: is not allowed here"),
@@ -215,9 +211,7 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a hidden name": (schema(**{"a\u202eb": {"type": "string"}}), "'a\\u202eb' is not a name"),
     "what policies call reads": (schema() | {"name": "read"}, "'read' is the action group"),
     "what people do": (schema() | {"name": "approve"}, "the action 'approve' is what people do"),
-    "what people do, too": (schema() | {"name": "stop"}, "the action 'stop' is what people do"),
     "a name of another alphabet": (schema() | {"name": "\u0440ay"}, "is no tool name"),
-    "a name turned round": (schema() | {"name": "a\u202eb"}, "is no tool name"),
     "a description turned round": (
         schema() | {"description": "x\u202ey"}, "/description: contains the invisible character U+202E"),
     "an invisible title": (schema() | {"title": "x\u200b"}, "/title: contains the invisible character U+200B"),
@@ -362,7 +356,6 @@ ODD: dict[str, tuple[Any, str]] = {
     "a deep one": (schema(x={"const": json.loads("[" * 60 + "]" * 60)}), "nested deeper than"),
     "a large text": (schema(x={"enum": ["y" * 300_000]}), "/inputSchema/properties/x/enum/0: more than"),
     "many values": (schema(x={"enum": list(range(10_000))}), "/inputSchema: more than 10000 values"),
-    "a schema that is none": (schema() | {"inputSchema": [1]}, "/inputSchema: must be an object schema"),
 }
 
 

@@ -16,7 +16,7 @@ from countersign.recovery.prior_run import close
 from countersign.recovery.recovery import resume_one
 from tests.fakes.desk import Desk, answering_tool, failing_tool, listed, live_states, notes_in, service_states
 from tests.unit.sdk.full_disk import full_after
-from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.journals import BOTH, journal_command
 from tests.unit.sdk.recovery.test_lost_live_work import dies_before_files_commit
 
 SAID = {"by": "Ada", "why": "deleted the note by hand"}
@@ -36,9 +36,7 @@ def closed(desk: Desk, txn: str, **changes: str) -> tuple[str, str | None]:
 
 
 def said(desk: Desk, *args: str) -> Result:
-    place = desk.runtime.settings.journal_path
-    named = getattr(place, "secret", str(place))
-    return CliRunner().invoke(app, ["journal", *args, "--journal", named], env={"COLUMNS": "250"})
+    return journal_command(desk.runtime.settings.journal_path, *args)
 
 
 @pytest.mark.parametrize("engine", BOTH)

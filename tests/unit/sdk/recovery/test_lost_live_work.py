@@ -10,7 +10,6 @@ import pytest
 from countersign import DidNotHappen, FilesAdapter, Happened, SQLiteAdapter, Unsure, errors, probe, resume
 from countersign.adapters.files_session import FilesSession
 from countersign.adapters.sqlite import SQLiteSession
-from countersign.contract import EffectState, Verdict
 from countersign.journal import leases
 from tests.fakes.desk import (
     Desk,
@@ -71,34 +70,12 @@ def test_what_nothing_takes_back_is_not_called_again_and_a_person_is_asked(desk:
     assert ([one[0] for one in desk.done], live_states(desk)) == (["pay"], ["undone"])
 
 
-def test_earlier_effects_stay_until_the_outcome_is_known(desk: Desk, died: Any, charge: Any) -> None:
-    """Nothing is compensated while another outcome is in doubt."""
-    pay = pay_tool(desk, taken_back=False)
-    died((charge, "o-1", 100), (pay, "o-1"), begun=2)
-    resume(desk.runtime)
-    assert states(desk) == {"charge#1": "fired", "pay#2": "unknown"}
-    ((txn, (revision,)),) = desk.service.revisions.items()
-    desk.service.settle(txn, revision.held[1].effect.effect_id, EffectState.FAILED)
-    resume(desk.runtime)
-    assert states(desk) == {"charge#1": "compensated", "pay#2": "failed"}
-
-
 def test_what_was_not_begun_stays_so(desk: Desk, died: Any, refund: Any) -> None:
     died((pay_tool(desk), "o-1"), (refund, "o-1", 100))
     (found,) = resume(desk.runtime)
     assert "refund did not happen: the live effects were lost with their process, or" in found.note
     assert states(desk) == {"pay#1": "compensated", "refund#2": "unused"}
     assert [one[0] for one in desk.done] == ["pay", "pay", "repay"]
-
-
-def test_a_reviewed_compensation_is_reported_and_awaited(desk: Desk, died: Any) -> None:
-    pay = pay_tool(desk)
-    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "repay" else Verdict.RELEASE
-    died((pay, "o-1"))
-    (found,) = resume(desk.runtime)
-    assert (found.waiting, found.needs_attention) == (True, False)
-    assert "finance" in found.note
-    assert [one[0] for one in desk.done] == ["pay", "pay"]
 
 
 PROBED: list[Any] = [
@@ -145,24 +122,6 @@ def test_a_rerun_of_the_program_brings_the_live_work_back(desk: Desk, died: Any,
 
 
 # ----------------------------------------------------------------------------------------------- a part of it landed
-
-
-def test_neither_is_undone(desk: Desk, both: Any, charge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two landed, and its process died as the charge was being taken back."""
-    journal = desk.runtime.journal
-
-    def dies(name: str) -> None:
-        monkeypatch.setattr(journal.effect_log, "begin", full)
-        monkeypatch.setattr(journal.transactions, "end_live", full)
-
-    desk.before_fire = dies
-    desk.run(*((live, "o-1", "hello") for live in both), (charge, "o-1", 100), raises=errors.CountersignError)
-    monkeypatch.undo()
-    desk.before_fire = None
-    assert (states(desk), live_states(desk)) == ({"charge#1": "compensating"}, ["live", "live"])
-    (found,) = resume(desk.runtime)
-    assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
-    assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
 
 
 def test_waiting_for_an_outcome_that_will_not_be_settled_raises(desk: Desk, both: Any, refund: Any) -> None:

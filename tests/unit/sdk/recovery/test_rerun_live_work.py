@@ -113,15 +113,6 @@ def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Any, save: Callab
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-2", "paying")], [])
 
 
-def test_it_is_the_only_note(desk: Desk, note: Any, pay: Callable[[str], Any]) -> None:
-    """The payment may fail, and did."""
-    desk.publish(pay, on_exhausted="tool")
-    desk.run((pay, "o-1"), raises=OutcomeUnknown)
-    settled(desk, EffectState.FAILED)
-    again = desk.run((note, "o-1", "tried"), (pay, "o-1"))
-    assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
-
-
 def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Any, pay: Callable[[str], Any]) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
     desk.run((pay, "o-1"), raises=OutcomeUnknown)

@@ -4,7 +4,6 @@ program continues it.
 
 import asyncio
 import sys
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -92,17 +91,6 @@ def test_nothing_of_it_fires_later(desk: Desk, stopped: Any, error: type[BaseExc
     assert (resume(desk.runtime), desk.done, notes_in(desk.folder / "notes.db")) == ([], [], [])
 
 
-def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Any) -> None:
-    stopped("t-1", KeyboardInterrupt)
-    stopped("t-2")
-    was_spent = spent(desk, "t-1")
-    resume(desk.runtime)
-    assert len(desk.done) == 1
-    with pytest.raises(AlreadyRedeemed, match="refund#1 unused") if was_spent else nullcontext():
-        stopped("t-1")
-    assert len(desk.done) == (1 if was_spent else 2)
-
-
 def test_tried_again_under_its_key_it_goes_on_and_happens_once(desk: Desk, stopped: Any) -> None:
     """Stopped twice is stopped, in any state of the first run."""
     stopped("t-1", KeyboardInterrupt)
@@ -137,14 +125,6 @@ def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk) -> None:
         with pytest.raises(KeyboardInterrupt):
             resume(desk.runtime)
     assert desk.done == []
-    resume(desk.runtime)
-    assert len(desk.done) == 1
-
-
-def test_stopped_while_people_are_asked_it_is_left_to_a_worker(desk: Desk, refund: Any) -> None:
-    stop_at(desk, (RELEASE, True))  # the first look
-    pays(desk, "t-1", refund, cents=90_000, wait=600, raises=KeyboardInterrupt)
-    desk.service.approve(record_of(desk).txn)
     resume(desk.runtime)
     assert len(desk.done) == 1
 

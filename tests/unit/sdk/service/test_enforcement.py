@@ -181,13 +181,6 @@ def test_a_release_from_before_a_restore_is_refused_for_ever(desk: Desk, refund:
         fails(restarted, ReleaseRefused, (refund, "o-1", 100), match="old_epoch", key="t-3")
 
 
-def test_a_clock_jump_does_not_extend_the_time_to_fire(desk: Desk, refund: Any) -> None:
-    desk.service.fire_seconds = 30
-    desk.before_fire = lambda _: desk.clock.advance(3_600)
-    desk.run((refund, "o-1", 100), (refund, "o-2", 100))
-    assert desk.face.asked("/v1/redemptions/") == 1  # the second fire asked for more time first
-
-
 def test_a_key_spent_on_another_host_fires_nothing(desk: Desk, tmp_path: Any, refund: Any) -> None:
     desk.run((refund, "o-1", 100))
     with with_settings(desk, journal_path=tmp_path / "another.db") as elsewhere:

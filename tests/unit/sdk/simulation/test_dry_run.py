@@ -1,6 +1,5 @@
 """A dry run: everything that would happen is found out, and nothing of it does."""
 
-import asyncio
 import contextvars
 import json
 import sqlite3
@@ -155,30 +154,12 @@ def test_live_work_is_undone_before_the_service_is_asked(desk: Desk, notes: Any)
     assert free == [True]
 
 
-def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp_path: Any) -> None:
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "a.txt").write_text("a")
-    write = live_writer(desk, FilesAdapter(tmp_path / "root"))
-    path = tmp_path / "root" / "a.txt"
-    calls = (write, "a.txt", "mine"), (path.write_text, "theirs")
-    desk.run(*calls, dry_run=True, raises=errors.IsolationConflict)
-    assert path.read_text() == "theirs"
-
-
 def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk, refund: Any) -> None:
     desk.run((refund, "o-1", 12.5), dry_run=True, raises=errors.NotStageable)
     desk.publish(refund, aud="a-gateway")
     desk.runtime.manifests.forget("refund")
     with pytest.raises(errors.NotStageable, match="a-gateway"):
         desk.run((refund, "o-1", 100), key="t-2", dry_run=True)
-
-
-def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk, refund: Any) -> None:
-    with desk.step(dry_run=True) as txn:
-        assert refund("o-1", 100) is refund(order_id="o-1", amount_cents=100)
-        with txn.repeat():
-            refund("o-1", 100)
-    assert len(txn.result.effects) == 2
 
 
 def test_independent_effects_are_asked_about_each_alone(desk: Desk, refund: Any) -> None:
@@ -211,25 +192,6 @@ def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk, refun
         dry = contextvars.Context().run(desk.run, (refund, "o-1", 100), dry_run=True)
         assert dry.result.is_clean
     assert (real.state, len(desk.done)) == ("settled", 1)
-
-
-def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk, refund: Any) -> None:
-    memory = MemoryAdapter()
-
-    @tool("learn", lane="live", adapter=memory, registry=desk.registry)
-    async def learn(fact: str) -> None:
-        await asyncio.sleep(0)
-        memory[fact] = 1
-
-    async def step(txn: object) -> None:
-        await learn("blue")
-        refund("o-1", 100)
-
-    trial: Any = run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
-    found = asyncio.run(trial)
-    assert [one.decision for one in found.effects] == ["release"]
-    assert found.changes[0].changes == (Change("blue", None, 1),)
-    assert (memory.snapshot(), desk.done) == ({}, [])
 
 
 def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:

@@ -8,10 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from countersign import MemoryAdapter, NotRecorded, errors, replay, tool, transaction
-from countersign.contract import EffectState
 from countersign.journal.verification import find_damage
 from countersign.transactions.call_list import CallList
-from tests.fakes.desk import Desk, answering_tool, failing_tool, record_of, refund_tool
+from tests.fakes.desk import Desk, failing_tool, record_of, refund_tool
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 
@@ -242,21 +241,6 @@ def test_a_live_call_that_raised_and_one_that_was_taken_back_leave_no_result(des
             look("eve")
         look("sue")
     assert kept(desk) == [b"1", None, b"3"]
-
-
-@pytest.mark.parametrize("engine", BOTH)
-def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) -> None:
-    """The first run's live work was undone, so its results refer to nothing that was kept."""
-    pay = answering_tool(desk, ConnectionError("the line was cut"), None, name="pay")
-    world = World(1)
-    look = look_tool(desk, world, int)
-    txn = desk.run((look, "only then"), (pay, "o-1"), raises=errors.OutcomeUnknown).txn
-    desk.service.settle(txn, desk.service.latest(txn).held[0].effect.effect_id, EffectState.FIRED)
-    world.now = 2
-    desk.run((look, "ada"), (pay, "o-1"))
-    rows = desk.runtime.journal.transactions.live(record_of(desk))
-    assert [(row.args, row.state.value, row.result) for row in rows][-1] == ({"who": "ada"}, "kept", b"2")
-    assert find_damage(desk.runtime.journal.database, txn) is None
 
 
 @pytest.mark.parametrize("engine", BOTH)

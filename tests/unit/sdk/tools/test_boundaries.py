@@ -157,10 +157,6 @@ def where(desk: Desk) -> Any:
     return where
 
 
-def hanging_threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "countersign-hang"]
-
-
 def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: Desk, where: Any) -> None:
     """Our own timeout is not a failure, even if the tool's failures mean not_done."""
     hang, refund = Hanging(desk, failure_means="not_done"), refund_tool(desk)
@@ -168,7 +164,7 @@ def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: 
         desk, errors.OutcomeUnknown, hang.call, (refund, "o-2", 100), match="no answer within 1 s"
     )
     assert (desk.done, unknown.txn.state) == ([], "unsettled")
-    (left,) = hanging_threads()
+    (left,) = (one for one in threading.enumerate() if one.name == "countersign-hang")
     assert left.daemon  # so that a program ends although its tool does not
     run(desk, (where, "o-2"), key="t-2")
     assert desk.done[0][1] is not left  # it keeps its thread, and the next one has another
@@ -222,16 +218,6 @@ def test_a_tool_may_run_in_its_callers_thread(desk: Desk) -> None:
     run(desk, (write, "o-1"))
     assert connection.execute("SELECT * FROM done").fetchall() == [("o-1",)]
     connection.close()
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration("x")])
-def test_exceptions_in_a_tools_thread_reach_the_caller(desk: Desk, error: BaseException) -> None:
-    expected = errors.OutcomeUnknown if isinstance(error, StopIteration) else type(error)
-    notify = failing_tool(desk, error)
-    fails(desk, expected, (notify, "o-1"))
-    assert states(desk) == {"notify#1": "unknown"}
-    fails(desk, errors.OutcomeUnknown, (notify, "o-1"), match="Do not repeat it")  # and it is not fired again
-    assert len(desk.done) == 1
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4, None])

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from countersign import JournalError, OutcomeUnknown, RestApi, resume
+from countersign import OutcomeUnknown, RestApi, resume
 from tests.fakes.desk import Desk
 from tests.fakes.running import fails, order_tool, run
+from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.tools.banks import Bank
 
 
@@ -29,10 +30,6 @@ def changes(bank: Bank) -> list[tuple[str, str]]:
         for method, path, headers, _ in bank.asked
         if method != "GET"
     ]
-
-
-def full(*_: Any) -> None:
-    raise JournalError("the disk is full")
 
 
 @contextlib.contextmanager

@@ -90,6 +90,7 @@ def test_the_draft_repeats_the_declaration(registry: ToolRegistry) -> None:
     kind = {"type": "string", "enum": ["a", "b"]}
     expected = an_object(customer=text, lines=lines, total=number, kind=kind, card=text, title=text)
     assert manifest.args == expected
+    assert manifest.compensation is not None and manifest.compensation.map == said["compensation_map"]
     assert (manifest.risk, manifest.groups, manifest.secret) == ("high", ("orders",), ("/card",))
     assert (manifest.money[0].currency, manifest.description) == ("const:EUR", "Create an order.")
 

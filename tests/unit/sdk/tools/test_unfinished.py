@@ -139,7 +139,6 @@ WORK: dict[str, Callable[[str], Any]] = {
     "an async context manager": async_managed,
     "a future": lambda _: Future(),
     "a map": lambda one: map(note, [one]),
-    "a filter": lambda one: filter(note, [one]),
     "a zip of a map": lambda one: zip(map(note, [one]), [1], strict=False),
     "an itertools object": lambda one: itertools.starmap(note, [(one,)]),
     "a list of coroutines": lambda one: [work(one), {"and": work(one)}],

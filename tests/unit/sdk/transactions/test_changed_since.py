@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, errors, resume
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, states
-from tests.fakes.running import Left, fails, refusing_tool, run
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, states
+from tests.fakes.running import Left, fails, run
 from tests.unit.sdk.full_disk import full_after
 
 STEP = ["o-1", "o-2", "o-3"]
@@ -112,12 +112,3 @@ def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any
             reported = fails(later, errors.ReleaseLapsed, *calls()).said
     assert "the service did not extend the time to fire" in reported
     assert (desk.done, set(states(desk).values())) == ([], {"unused"})
-
-
-def test_what_did_not_end_well_says_how_it_ended(desk: Desk) -> None:
-    fail = refusing_tool(desk, name="fail")
-    calls = (charge_tools(desk), "o-1", 100), (fail, "o-1")
-    fails(desk, errors.EffectFailed, *calls)
-    desk.publish(fail, title="Fail again")
-    spent(desk, *calls, match="charge#1 compensated, fail#2 failed")
-    assert [one[0] for one in desk.done] == ["charge", "void"]

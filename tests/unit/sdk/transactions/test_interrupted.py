@@ -205,28 +205,17 @@ def test_a_missing_result_says_why(
 
 
 @on_both
-def test_an_error_of_the_body_undoes_live_work(desk: Desk, outage: Outage, note: Any, refund: Any) -> None:
-    with pytest.raises(ZeroDivisionError), desk.step():
+def test_live_work_is_undone_and_other_processes_get_the_key(desk: Desk, outage: Outage, note: Any) -> None:
+    """They see that this one lives, so the lease has to be given up on the disk, although no one here asks again."""
+    journal, refund = desk.runtime.journal, refund_tool(desk)
+    journal.leases._heartbeat._every = 0.01
+    with pytest.raises(ZeroDivisionError), desk.step() as txn:
         note("o-1", "hello")
         refund("o-1", 100)
         outage.left = 0
         raise ZeroDivisionError
     outage.left = math.inf
     assert (notes_in(desk.folder / "notes.db"), desk.done) == ([], [])
-    again = run(desk, (note, "o-1", "hello")).txn
-    assert (notes_in(desk.folder / "notes.db"), again.replayed) == ([("o-1", "hello")], False)
-
-
-@on_both
-def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage: Outage) -> None:
-    """They see that this one lives, so the lease has to be given up on the disk, although no one here asks again."""
-    journal, refund = desk.runtime.journal, refund_tool(desk)
-    journal.leases._heartbeat._every = 0.01
-    with pytest.raises(ZeroDivisionError), desk.step() as txn:
-        refund("o-1", 100)
-        outage.left = 0
-        raise ZeroDivisionError
-    outage.left = math.inf
     until(lambda: journal.transactions.require(txn.txn).holder is None)
     until(lambda: journal.leases._heartbeat._thread is None)
 

@@ -12,7 +12,7 @@ from countersign import FilesAdapter, Serialize, SQLiteAdapter, Transaction, err
 from countersign.adapters.protocol import Savepoint
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, asked_of_policy, listed, notes_in, save_tool
+from tests.fakes.desk import Desk, listed, notes_in, save_tool
 from tests.unit.sdk.full_disk import full
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
@@ -93,19 +93,6 @@ def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk, refund: Any) -
         again = refund("o-1", 100)
     assert (again is first, again.call_key == first.call_key, again.outcome) == (False, True, "fired")
     assert (len(desk.done), txn.state) == (1, "settled")
-
-
-@pytest.mark.parametrize("denied", [False, True])
-def test_leaving_both_undoes_both(desk: Desk, notes: Any, note: Any, refund: Any, denied: bool) -> None:
-    with pytest.raises(errors.Denied if denied else ValueError), desk.step():
-        note("o-1", "outer")
-        with inner(desk):
-            refund("o-2", 900_000 if denied else 200)
-            note("o-2", "inner")
-            if not denied:
-                raise ValueError
-    assert (desk.done, notes_in(notes)) == ([], [])
-    assert denied or asked_of_policy(desk) == []
 
 
 @pytest.mark.anyio

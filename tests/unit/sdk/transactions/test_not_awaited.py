@@ -5,7 +5,6 @@ that outlives its block is refused.
 import asyncio
 import contextvars
 import inspect
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -181,17 +180,6 @@ async def test_a_straggler_does_not_land_in_the_next(
                 await task
             await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
     assert (sorted(one[1] for one in desk.done), memory.snapshot()["n"]) == (["o-0", "o-1"], 1)
-
-
-def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: Desk, refund: Any) -> None:
-    with desk.step() as txn, ThreadPoolExecutor(1) as pool:
-        with txn.parallel():
-            kept = contextvars.copy_context()
-        with txn.parallel():
-            with pytest.raises(errors.OutsideTransaction, match=REFUSED):
-                pool.submit(kept.run, refund, "late", 999).result(SECONDS)
-            pool.submit(contextvars.copy_context().run, refund, "o-1", 100).result(SECONDS)
-    assert desk.done == [("refund", "o-1", 100)]
 
 
 def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk, refund: Any) -> None:

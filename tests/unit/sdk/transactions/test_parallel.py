@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from countersign import current_effect, errors, transaction
-from tests.fakes.desk import Desk, asked_of_policy, notes_in, refund_tool
+from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import order_tool, run, run_async
 from tests.unit.sdk.full_disk import full
 
@@ -151,30 +151,6 @@ def test_blocks_inside_the_block_are_refused(desk: Desk) -> None:
     independent = pytest.raises(errors.MisuseError, match="independent")
     with desk.step("t-2", independent=True) as alone, independent, alone.parallel():
         pytest.fail("it was entered")
-
-
-def test_a_block_inside_a_nested_transaction_is_taken_back_with_it(desk: Desk, refund: Any) -> None:
-    with desk.step() as txn:
-        with pytest.raises(ValueError), transaction(runtime=desk.runtime), txn.parallel():
-            refund("o-1", 100)
-            raise ValueError
-        refund("o-2", 100)
-    assert desk.done == [("refund", "o-2", 100)]
-
-
-def test_a_failing_task_undoes_the_transaction(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
-    async def failing() -> None:
-        refund("o-1", 100)
-        raise ValueError
-
-    async def body(_: object) -> None:
-        note("o-1", "hello")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(failing())
-
-    with pytest.raises(ExceptionGroup):
-        in_block(desk, body)
-    assert (desk.done, notes_in(notes), asked_of_policy(desk)) == ([], [], [])
 
 
 def test_a_tool_bound_to_one_thread_is_refused_in_a_parallel_block(desk: Desk) -> None:

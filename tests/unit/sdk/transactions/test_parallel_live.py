@@ -157,22 +157,3 @@ def test_a_live_effect_that_still_runs_when_its_block_ends_is_not_kept_half(desk
         with block, txn.parallel():
             moving.begin(pool)
     assert (moving.memory.snapshot(), desk.done, record_of(desk).state) == ({}, [], "ended")
-
-
-def test_nor_is_that_of_a_task_which_was_given_up(desk: Desk) -> None:
-    memory = MemoryAdapter()
-
-    @tool("move_later", lane="live", adapter=memory, registry=desk.registry)
-    async def move_later(amount: int) -> None:
-        """Take from one, think, and give to the other."""
-        memory["from"] = -amount
-        await asyncio.shield(asyncio.sleep(0.05))
-        memory["to"] = amount
-
-    async def body(_: object) -> None:
-        asyncio.create_task(move_later(100))  # noqa: RUF006 - it is given up
-        await asyncio.sleep(0.01)
-
-    with pytest.raises(errors.SavepointLost, match="still running"):
-        in_block(desk, body)
-    assert (memory.snapshot(), record_of(desk).state) == ({}, "ended")

@@ -181,16 +181,6 @@ def test_scenario_42_an_expired_wait_has_its_own_type(desk: Desk, refund: Any) -
     assert desk.done == DONE
 
 
-def test_scenario_42_another_key_does_not_wait(desk: Desk, refund: Any) -> None:
-    with first_under_way(desk, refund) as (held, threads, _):
-        held.is_under_way.clear()
-        other = threads.submit(ends, desk, refund, "t-2")
-        assert held.is_under_way.wait(SECONDS), "the other call is under way with the first"
-        held.may_end.set()
-        assert other.result(SECONDS)[1] is False
-    assert len(desk.done) == len(set(desk.keys)) == 2
-
-
 # -------------------------------------------------------------- a block that asks for nothing spends no key
 
 

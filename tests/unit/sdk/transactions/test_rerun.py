@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from countersign import ApprovalRequirement, errors, resume, run_transaction, transaction
+from countersign import ApprovalRequirement, errors, run_transaction, transaction
 from countersign.contract import Verdict
 from countersign.contract.wire import Need, QuestionView, TransactionView
 from tests.fakes import service
@@ -62,18 +62,6 @@ def test_timeouts_show_questions(desk: Desk, note: Any, refund: Any, monkeypatch
 def at_each_look(desk: Desk, act: Any) -> None:
     on_view(desk, lambda: None)
     desk.face.faults[f"/v1/transactions/{TXN}"] = [act] * 50
-
-
-def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk, refund: Any) -> None:
-    at_each_look(desk, lambda: desk.clock.advance(10))
-    with pytest.raises(errors.ReviewPending) as pending:
-        waited(desk, lambda _: refund("o-1", 90_000), wait=30)
-    assert pending.value.parked
-    assert [one.waiting for one in resume(desk.runtime)] == [True]
-    desk.service.approve(TXN)
-    assert [one.after for one in resume(desk.runtime)] == ["settled"]
-    assert resume(desk.runtime) == []
-    assert desk.done == LARGE
 
 
 def test_a_body_that_stages_another_list_every_time_is_stopped(desk: Desk, note: Any, refund: Any) -> None:

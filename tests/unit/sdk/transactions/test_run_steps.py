@@ -154,15 +154,6 @@ def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
         step_of([refund("o-1")], only=["note"], registry=desk.registry)
 
 
-def test_people_are_asked_about_the_whole_and_a_denial_is_of_the_whole(desk: Desk, notes: Path) -> None:
-    with pytest.raises(errors.ReviewPending) as reported:
-        go(desk, [refund("o-1"), refund("o-2", 20_000)])
-    assert (len(reported.value.reviews), desk.done) == (1, [])
-    with pytest.raises(errors.Denied):
-        run_steps([note("o-1"), refund("o-1"), refund("o-2", 900_000)], key="t-2", runtime=desk.runtime)
-    assert (desk.done, notes_in(notes)) == ([], [])
-
-
 def takes(source: str, **more: Any) -> dict[str, Any]:
     """A refund of the order that another step answers."""
     return {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": source}, **more}
@@ -180,7 +171,6 @@ NO_JSON = ("[{", '["\ud800"]', None, '[{"tool": "note", "tool": "refund"}]')
 
 WRONG: list[tuple[Any, ...]] = [
     (ALL_AT_ONCE, "no tool 'nope'", "'nada'", "amount_cents"),
-    ([], "there are 0"),
     (CIRCLE, "wait for each other: "),
     ([{"tool": "refund"}], "missing 'order_id', 'amount_cents'"),
     ([refund("o-1") | {"args": {"x": 1}}], "cannot be called"),
@@ -195,7 +185,6 @@ WRONG: list[tuple[Any, ...]] = [
     ([note("o-1"), note("o-1", repeat=True)], "'note' is live and runs each time"),
     ([note("o-1"), *(refund(f"o-{n}") for n in range(101))], "101 of them are staged", "100"),
     ([note("o-1"), [STAMP, refund("o-1")]], "'stamp' is bound to one thread", "out of the inner list"),
-    ([{"args": {}}], "it has no 'tool'"),
     ([note("o-1"), {"name": "note", "arguments": {}}], "has no 'tool'", "no 'arguments'", 'write [{"tool":'),
     (
         SHAPES,
@@ -207,7 +196,6 @@ WRONG: list[tuple[Any, ...]] = [
     (WRONG_ARGS, "it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "),
     ([LOOK, takes("look:/order", args={"amount_cents": "x"})], "step '2'", "amount_cents: "),
     ([[], []], "there are 0"),
-    ([[note(f"o-{n}") for n in range(501)]] * 2, "there are 1002"),
     ([note(f"o-{n}") for n in range(1001)], "between 1 and 1000"),
     ([note("o-1", id="a"), note("o-2", id="a")], "two steps are called 'a'"),
     ([note("o-1", id="2"), note("o-2")], "two steps are called '2'"),  # a name that hides a place
@@ -276,16 +264,6 @@ def test_steps_that_a_model_wrote_use_only_what_it_was_offered(desk: Desk, notes
     assert (desk.done, notes_in(notes)) == ([], [])
     run_steps([refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
     assert desk.done == [("refund", "o-1", 100)]
-
-
-def test_a_dry_run_of_steps_is_refused_before_the_first_of_them(desk: Desk) -> None:
-    """`run_transaction(step_of(steps), dry_run=True)` is the way to have one."""
-    said: Any = {"key": "t-1", "runtime": desk.runtime, "dry_run": True}
-    with pytest.raises(TypeError, match="dry_run"):
-        run_steps([refund("o-1")], **said)
-    with pytest.raises(TypeError, match="dry_run"):
-        asyncio.run(run_steps_async([MAIL], **said))
-    assert desk.face.evaluated == []
 
 
 def test_a_long_list_of_problems_is_truncated(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from opentelemetry import trace
 from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing
 from tests.fakes.desk import Desk, answering_tool
 from tests.fakes.running import refusing_tool, run, run_async
-from tests.unit.sdk.commit.test_time import LONG, Machine, paused_process, running
+from tests.unit.sdk.commit.test_time import LONG, paused_process
 
 SECRET = "hunter2 is in this sentence"
 
@@ -48,7 +48,8 @@ def test_the_span_of_a_fire_says_what_is_known(desk: Desk, spans: Any, made: Any
 
 
 def test_a_call_that_was_not_made_says_nothing_of_the_effect(desk: Desk, spans: Any, refund: Any) -> None:
-    with running(desk, Machine(desk.clock)) as here, paused_process(desk, LONG), here.step():
+    desk.service.fire_seconds = 30
+    with paused_process(desk, LONG), desk.step():
         refund("o-4", 100)
     assert states(spans) == [None, "fired"]
 

@@ -5,12 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
 from countersign.adapters import LiveCall
 from countersign.adapters.sqlite import SQLiteSession
-from countersign.cli.app import app
 from countersign.commit.executor import ExecutionResult
 from countersign.commit.plan import StagedCall
 from countersign.contract.states import Outcome
@@ -18,8 +16,7 @@ from countersign.contract.wire import EffectView, SubmittedEffect
 from countersign.errors import JournalSealed
 from countersign.errors.reasons import Proposal
 from countersign.journal import EffectOutcome, Journal, RemoteOutcome, Report, StagedRow
-from countersign.journal.export import describe_transaction, summary
-from countersign.journal.location import JournalUrl
+from countersign.journal.export import describe_transaction
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
 from countersign.live.sessions import AdapterCommitError, AdapterRecovery, recover_sessions
@@ -31,6 +28,7 @@ from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, make_runtime, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
 from tests.fakes.running import fails, run
+from tests.unit.sdk.journals import journal_command
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, paid, parked, pay_tool, tampered, without_key
 
 
@@ -82,19 +80,6 @@ def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch) -> 
     assert replay("t-1", step, journal=place).outcomes[0].result == f"paid with {CARD}"
 
 
-def test_reading_needs_no_key(desk: Desk) -> None:
-    paid(desk)
-    reader = Journal(desk.runtime.settings.journal_path, key_path=desk.folder / "missing")
-    (record,) = reader.transactions.find("t-1")
-    (message,) = describe_transaction(reader, record)["effects"]
-    args = f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
-    assert (message["args"], message["result"]) == (args, HIDDEN)
-    assert summary(reader, record)["effects"] == "pay fired"
-    with pytest.raises(JournalSealed):
-        reader.transactions.effects(record)
-    reader.close()
-
-
 def test_reports_are_sent_only_with_key(desk: Desk, refund, tmp_path, caplog) -> None:
     @tool("void", resource=("Payment", "payment"), registry=desk.registry)
     def void(payment: str) -> None:
@@ -128,15 +113,13 @@ def test_reports_are_sent_only_with_key(desk: Desk, refund, tmp_path, caplog) ->
 def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch) -> None:
     paid(desk)
     place, stored = desk.runtime.settings.journal_path, columns(desk)[0]["args"]
-    journal = ["--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
     tampered(desk, "UPDATE effects SET args = ?", stored.replace(b'"o-1"', b'"o-9"'))
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
-    show, env = ["journal", "show", "t-1", *journal], {"COLUMNS": "250"}
     # `verify` reports it, without any key
-    assert "o-9" in CliRunner().invoke(app, show, env=env).output
-    assert CliRunner().invoke(app, ["journal", "verify", *journal]).exit_code == 1
+    assert "o-9" in journal_command(place, "show", "t-1").output
+    assert journal_command(place, "verify").exit_code == 1
     monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
-    message = CliRunner().invoke(app, show)
+    message = journal_command(place, "show", "t-1")
     assert (message.exit_code, "is damaged" in message.output) == (1, True)
     tampered(desk, "UPDATE effects SET args = ?", stored)
 
