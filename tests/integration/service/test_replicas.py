@@ -82,8 +82,8 @@ async def test_a_replica_publishes_events_of_the_other(replicas: list[World], tu
         await stream.until(second["txn"])
 
 
-async def test_the_log_is_dense_and_every_replica_marks_how_far_it_got(replicas: list[World]) -> None:
-    robot, rows = await replicas[0].agent("robot"), table(AuditRow).c
+async def test_the_log_is_dense_and_an_operators_verb_holds_on_every_replica(replicas: list[World]) -> None:
+    robot, rows, settings = await replicas[0].agent("robot"), table(AuditRow).c, replicas[0].settings
     for n in range(8):
         door = replicas[n % 2]
         await at(door, robot).submit(await pay(door), run_key=f"run-{n}", attempt_id=f"a-{n}")
@@ -97,10 +97,6 @@ async def test_the_log_is_dense_and_every_replica_marks_how_far_it_got(replicas:
         await world.service.mark.write()
         mark = read_mark(world.settings.key_dir)
         assert mark is not None and mark.highest_index == len(found)
-
-
-async def test_an_operators_verb_holds_on_every_replica_at_once(replicas: list[World]) -> None:
-    robot, settings = await replicas[0].agent("robot"), replicas[0].settings
     url = settings.database_url.replace("+psycopg", "")
     env = {"COUNTERSIGN_DATABASE_URL": url, "COUNTERSIGN_DATA_DIR": str(settings.data_dir)}
     for verb, status in (("freeze agent robot --reason x", 403), ("unfreeze agent robot", 201)):

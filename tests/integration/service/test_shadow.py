@@ -111,7 +111,9 @@ async def test_an_effect_that_cannot_be_asked_about_stops_no_other(bank: Bank, r
     assert counts(await seen(bank)) == {"compared": 1, "looser": 1, "failed": 1}
 
 
-async def test_equal_decisions_are_only_counted(bank: Bank, robot: Agent, candidate: Payments) -> None:
+async def test_equal_decisions_and_an_invalid_candidate(
+    bank: Bank, robot: Agent, candidate: Payments
+) -> None:
     candidate.policies("// in other words\n" + ANYBODY + LARGE + HUGE)
     await look(bank)
     for amount in (5, 500, 5_000):
@@ -123,6 +125,17 @@ async def test_equal_decisions_are_only_counted(bank: Bank, robot: Agent, candid
     candidate.policies((bank.folder.path / "rules.cedar").read_text())  # the bundle in force itself
     await submit(bank, robot, 600)
     assert await look(bank) == 0
+    candidate.policies("nonsense;")
+    await look(bank)
+    finding = (await bank.http.get("/readyz")).json()["findings"]
+    assert [(found["check"], found["stops"]) for found in finding] == [("shadow", False)]
+    report = await seen(bank)
+    assert "digest" not in report
+    assert report["problems"][0].startswith("rules.cedar:1: ")
+    assert (await submit(bank, robot, 5))["state"] == "ready"
+    candidate.policies(ANYBODY)
+    await look(bank)
+    assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
 async def test_the_comparison_continues_after_a_restart(
@@ -141,20 +154,6 @@ async def test_the_comparison_continues_after_a_restart(
         bank.clock.pass_(minutes=2)
         assert await look(bank, "two") == 1
         assert counts(await seen(bank)) == {"compared": 1, "looser": 1}
-
-
-async def test_an_invalid_candidate_is_reported(bank: Bank, robot: Agent, candidate: Payments) -> None:
-    candidate.policies("nonsense;")
-    await look(bank)
-    finding = (await bank.http.get("/readyz")).json()["findings"]
-    assert [(found["check"], found["stops"]) for found in finding] == [("shadow", False)]
-    report = await seen(bank)
-    assert "digest" not in report
-    assert report["problems"][0].startswith("rules.cedar:1: ")
-    assert (await submit(bank, robot, 5))["state"] == "ready"
-    candidate.policies(ANYBODY)
-    await look(bank)
-    assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
 async def test_only_the_newest_are_kept(
