@@ -18,11 +18,13 @@ from policy_service.storage.core import find
 from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.log_check import faults_of_log
+from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, Payments
 from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import call, mail, pay, ship
 from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 from tests.integration.service.metered import ASKS, CALLS, CAP, CAPS, METERS, counted_pay, held, metered
+from tests.integration.service.test_context_panel import page_of, panel_of
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_outcomes import undone
 
@@ -105,14 +107,21 @@ async def test_what_is_released_or_waits_is_held_and_the_cap_is_exact(bank: Bank
     assert await left(bank, robot, 100)  # what is denied takes nothing
     assert await became(robot, await pay(bank, 100)) == ["released"]
     assert await left(bank, robot, 0)
-    waiting, maya = view["effects"][0], await bank.person("maya")
-    page = (await maya.get(f"/reviews/{waiting['review']['review_id']}")).text
-    assert '<b>spent</b> <span class="muted">per principal, 24h</span>' in page
-    assert '<b>shipped</b> <span class="muted">per resource, day, UTC</span>' in page
-    decision_id = waiting["decision"]["decision_id"]
+    maya = await bank.person("maya")
+    holds(
+        await page_of(maya, view), '<b>spent</b> <span class="muted">per principal, 24h</span>',
+        '<b>shipped</b> <span class="muted">per resource, day, UTC</span>',
+        "300 before, 600 for this effect, 100 left of 1,000", without=["meter spent"],
+    )  # fmt: skip
+    meters: Any = (await panel_of(bank, maya, view)).meters  # as of the reservation
+    shown = [(one.name, one.before, one.this, one.limit.total) for one in meters]
+    assert shown == [("spent", 300, 600, 1_000), ("shipped", 1, 1, 10)]
+    assert (meters[0].until, meters[0].limit.policy_id, meters[0].limit.asks) == (None, "cap", False)
+    assert meters[1].until > bank.clock()
+    decision_id = view["effects"][0]["decision"]["decision_id"]
     (row,) = await bank.service.db.read(lambda conn: find(conn, DecisionRow, decision_id=decision_id))
-    shown = [(fact["source"], fact["value"]) for fact in row.facts]
-    assert shown == [("meter spent", "300"), ("meter shipped", "1")]
+    facts = [(fact["source"], fact["value"]) for fact in row.facts]
+    assert facts == [("meter spent", "300"), ("meter shipped", "1")]
 
 
 async def test_scenario_54_a_cap_of_nothing_denies_all(bank: Bank, robot: Agent) -> None:

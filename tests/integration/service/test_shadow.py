@@ -14,6 +14,7 @@ from policy_service.queries.shadow import read_shadow
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.shadow import comparison
+from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, running
 from tests.integration.service.effects import pay
@@ -81,6 +82,9 @@ async def test_differences_are_listed_and_decide_nothing(
         "outcome": "review", "policies": [], "asks": "1 of finance", "reasons": []
     }  # fmt: skip
     assert found["candidate"] == {"outcome": "release", "policies": ["anybody-may"], "reasons": []}
+    text = words((await (await bank.person("maya")).get("/policies")).text)
+    difference = "pay robot review by 1 of finance release, looser large"
+    holds(text, "0 the same 0 stricter 1 looser 0 ask others", difference)
     assert (await robot.see(view["txn"]))["state"] == "review"
     assert (await bank.http.get("/v1/policies/shadow")).status_code == 401
     candidate.policies(ANYBODY + gate("other", "legal"))
