@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from sqlalchemy import func, select
-
-from policy_service.storage.core import table
-from policy_service.storage.system_tables import AuditRow
-from policy_service.storage.tables import DecisionRow
 from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, plain_forbid
 from tests.fakes.world import Agent, Visitor
 from tests.integration.service.effects import pay
 from tests.integration.service.stepping_up import Holder
-from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.bank import Bank, sizes
 
 
 async def text_of(visitor: Visitor) -> str:
@@ -27,11 +21,6 @@ async def attempt(maya: Visitor, **changes: str) -> tuple[int, str]:
     fields = {"agent": "robot", "tool": "pay", "args": '{"account": "a1", "amount": 500}'} | changes
     answer = await Holder(maya).send("/policies/try", **fields)
     return answer.status_code, words(answer.text)
-
-
-def rows_written(conn: Any) -> list[int]:
-    counts = [select(func.count()).select_from(table(model)) for model in (DecisionRow, AuditRow)]
-    return [conn.execute(count).scalar_one() for count in counts]
 
 
 async def test_the_page_says_what_is_in_force(bank: Bank, robot: Agent) -> None:
@@ -57,7 +46,7 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 
 
 async def test_a_trial_is_not_recorded(bank: Bank, robot: Agent, maya: Visitor) -> None:
-    before = await bank.service.db.read(rows_written)
+    before = await bank.service.db.read(sizes)
     status, text = await attempt(maya)
     assert status == 200
     holds(text, "Review, approval needed Asks 1 of finance.")
@@ -66,7 +55,7 @@ async def test_a_trial_is_not_recorded(bank: Bank, robot: Agent, maya: Visitor) 
     for changes, status, said in REFUSED:
         found, text = await attempt(maya, **changes)
         assert (found, said.lower() in text.lower()) == (status, True), text
-    assert await bank.service.db.read(rows_written) == before
+    assert await bank.service.db.read(sizes) == before
     await bank.policies(ANYBODY + plain_forbid("stop"))
     holds((await attempt(maya))[1], "Deny stop says no")
 
