@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,18 @@ async def own_bank(
 def bank(own_bank: Bank) -> Bank:
     """The service of a test: its own here, one for each file in ``together``."""
     return own_bank
+
+
+@pytest.fixture
+async def replicas(
+    tmp_path: Path, folder: Payments, clock: Clock, database: dict[str, str]
+) -> AsyncIterator[list[World]]:
+    """The service, twice over one database where the engine allows it; at the end its log must match (I-8)."""
+    async with AsyncExitStack() as stack:
+        some = [running(tmp_path / f"data-{n}", folder.path, clock=clock, **database) for n in range(2)]
+        started = [await stack.enter_async_context(one) for one in some[: 2 if database else 1]]
+        yield started
+        assert await started[0].service.db.read(faults_of_log) == []
 
 
 @pytest.fixture

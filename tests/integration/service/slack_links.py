@@ -150,19 +150,13 @@ class Workspace:
         case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
         return view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest
 
-    async def log(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """What the log says of accounts: kind, actor, body."""
+    async def log(self, kinds: str = "slack%") -> list[tuple[str, str, dict[str, Any]]]:
+        """What the log says, of accounts unless it is of other kinds: kind, actor, body."""
         rows = table(AuditRow).c
-        about = (rows.kind.like("slack%"), rows.audit_id > self.since)
+        about = (rows.kind.like(kinds), rows.audit_id > self.since)
         query = select(rows.kind, rows.actor, rows.body).where(*about).order_by(rows.audit_id)
         found = await self.world.service.db.read(lambda conn: conn.execute(query).all())
         return [(kind, actor, json.loads(body)) for kind, actor, body in found]
-
-    async def kinds(self) -> list[str]:
-        """What the log says, in its order."""
-        rows = table(AuditRow).c
-        query = select(rows.kind).where(rows.audit_id > self.since).order_by(rows.audit_id)
-        return await self.world.service.db.read(lambda conn: list(conn.execute(query).scalars()))
 
     async def rows(self) -> list[SlackLinkRow]:
         """Every account that is linked."""

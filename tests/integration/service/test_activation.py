@@ -95,12 +95,17 @@ async def test_restored_policies_are_asked_about_later_effects(bank: Bank, robot
 
 async def test_a_start_evaluates_only_new_questions(tmp_path: Path, folder: Payments) -> None:
     async with running(tmp_path / "data", folder.path) as bank:
-        views = await open_payments(bank, await bank.agent("robot"), 2)
+        robot = await bank.agent("robot")
+        views = await open_payments(bank, robot, 2)
     for notes, asked in ((None, 0), ("// says nothing new\n", len(views)), (None, len(views))):
         if notes:
             folder.write("notes.cedar", notes)
         async with running(tmp_path / "data", folder.path) as again:
             assert await again.service.db.read(asked_at_activation) == asked
+    folder.rules(plain_forbid("stop"))
+    async with running(tmp_path / "data", folder.path) as again:
+        robot.http = again.http
+        assert {(await robot.see(view["txn"]))["state"] for view in views.values()} == {"ended"}
 
 
 async def test_a_start_does_not_wait_for_reevaluation(

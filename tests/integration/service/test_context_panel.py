@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,12 @@ from policy_service.queries.reviews import review_page
 from policy_service.queries.vote_eligibility import voter_from_person
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, MAIL, gate, person
-from tests.fakes.world import Agent, Clock, Visitor
+from tests.fakes.world import Agent, Visitor
 from tests.integration.service.effects import call, mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
-from tests.integration.service.metered import metered
 from tests.integration.service.stepping_up import Holder, review_of
 from tests.integration.service.test_pages_of_reviews import caught_up, queries
-from tests.integration.service.together.bank import Bank, serving
+from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_plans import plans, scans
 
 _runs = (f"run-{n}" for n in itertools.count())
@@ -79,6 +77,12 @@ async def fire(robot: Agent, view: dict[str, Any], outcome: str = "fired") -> No
 
 
 async def test_it_is_compared_with_the_last_approved_one(bank: Bank, robot: Agent, maya: Visitor) -> None:
+    await voted(maya, await asked(robot, await pay(bank, 300)), "deny", reason="no")
+    await asked(robot, await pay(bank, 10))  # released, and not fired
+    await asked(robot, await pay(bank, 300))  # waits
+    await voted(maya, await asked(await bank.agent("other", roles=()), await pay(bank, 300)))
+    await fire(robot, await asked(robot, await mail(bank)))
+    assert await last_of(bank, maya, await asked(robot, await pay(bank, 500))) is None
     await fire(robot, await asked(robot, await pay(bank, 10)))
     first = await asked(robot, await pay(bank, 300))
     last = await last_of(bank, maya, first)  # fired without a review: approved by the policy
@@ -106,15 +110,6 @@ async def test_break_glass_is_not_an_approval(bank: Bank, robot: Agent) -> None:
     last = await last_of(bank, ingrid, view)
     assert (last.approved_by, last.opened_by) == ((), ("Ingrid",))
     holds(await page_of(ingrid, view), "released by break-glass", without=["by the policy alone"])
-
-
-async def test_what_was_not_approved_is_not_compared(bank: Bank, robot: Agent, maya: Visitor) -> None:
-    await voted(maya, await asked(robot, await pay(bank, 300)), "deny", reason="no")
-    await asked(robot, await pay(bank, 10))  # released, and not fired
-    await asked(robot, await pay(bank, 300))  # waits
-    await voted(maya, await asked(await bank.agent("other", roles=()), await pay(bank, 300)))
-    await fire(robot, await asked(robot, await mail(bank)))
-    assert await last_of(bank, maya, await asked(robot, await pay(bank, 500))) is None
 
 
 # ------------------------------------------------------------------------------------------------------ precedents
@@ -197,21 +192,6 @@ async def test_a_tool_that_is_gone_is_hidden(bank: Bank, robot: Agent, maya: Vis
     await bank.rules()
     last = await last_of(bank, maya, now)
     assert last.args and all(row.secret for row in last.args)
-
-
-async def test_meters_are_shown_as_of_the_reservation(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data", metered(tmp_path / "metered"), clock=Clock.from_noon()) as counted:
-        robot, maya = await counted.agent("robot", roles=()), await counted.person("maya")
-        await asked(robot, await pay(counted, 100))
-        view = await asked(robot, await pay(counted, 600))
-        await asked(robot, await pay(counted, 50))
-        meters: Any = (await panel_of(counted, maya, view)).meters
-        page = await page_of(maya, view)
-        assert meters[1].until > counted.clock()
-    shown = [(one.name, one.before, one.this, one.limit.total) for one in meters]
-    assert shown == [("spent", 100, 600, 1_000), ("shipped", 1, 1, 10)]
-    assert (meters[0].until, meters[0].limit.policy_id, meters[0].limit.asks) == (None, "cap", False)
-    holds(page, "100 before, 600 for this effect, 300 left of 1,000", without=["meter spent"])
 
 
 # ----------------------------------------------------------------------------------------------------- who can sign

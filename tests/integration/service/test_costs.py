@@ -1,111 +1,60 @@
-"""What is counted: the statements that a request costs the database, and in metrics what was committed, once."""
+"""What is read and counted: what a meter costs, the facts that a redemption asks for, metrics of what was committed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from policy_service import metrics
 from policy_service.errors import ServiceError, StartError
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
-from policy_service.storage.unit_of_work import append, run_unit
-from policy_service.workflow.releases import redeem, submit
+from policy_service.storage.unit_of_work import append
 from tests.fakes.payments import Payments
-from tests.fakes.world import Agent, Visitor, World, running
+from tests.fakes.world import Agent, Visitor, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_outcomes import fired, undone
 from tests.integration.service.together.test_redemption import redeemed_at_once, renewed
 
-# A statement more on the hot path is a decision, and changes the table here.
-A_NEW_REVISION = {
-    "SELECT agents": 1,  # enrolled and not frozen, now
-    "SELECT agent_keys": 1,  # its key was not revoked since it was at the door
-    "SELECT stops": 1,  # neither this tool nor everything is stopped
-    "INSERT idempotency_keys": 1,
-    "SELECT transactions": 1,  # what this run key has
-    "INSERT transactions": 1,
-    "INSERT effects": 1,
-    "INSERT decisions": 1,
-    "INSERT audit": 1,  # all lines of the unit together
-}
-SPENT_AT_ONCE = {
-    "SELECT attempts": 1,  # this name is not taken
-    "INSERT attempts": 1, "INSERT redemptions": 1,
-}  # fmt: skip
-REDEEMED_LATER = {
-    "SELECT attempts": 1, "SELECT transactions": 1, "SELECT effects": 1, "SELECT decisions": 1, "SELECT agents": 1,
-    "SELECT agent_keys": 1, "SELECT stops": 1, "SELECT redemptions": 1,
-    "INSERT decisions": 1,  # the policy is asked again
-    "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1, "INSERT audit": 1,
-}  # fmt: skip
+
+@contextmanager
+def about_reservations() -> Iterator[Counter[str]]:
+    """How often each verb of SQL was sent about reservations meanwhile."""
+    sent: Counter[str] = Counter()
+
+    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        sent[statement.split()[0]] += "reservations" in statement
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(Engine, "before_cursor_execute", note)
 
 
-class Statements:
-    """What the units of one module send."""
-
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
-        self.sent: Counter[str] = Counter()
-        write = world.service.db.write
-
-        async def counted(unit: Callable[[Tx], Any]) -> Any:
-            own = unit.func if isinstance(unit, partial) else unit
-            return await write(self._listening(unit) if own.__module__ == module else unit)
-
-        monkeypatch.setattr(world.service.db, "write", counted)
-
-    def _listening(self, unit: Callable[[Tx], Any]) -> Callable[[Tx], Any]:
-        def heard(tx: Tx) -> Any:
-            event.listen(tx.conn, "before_cursor_execute", self._hear)
-            try:
-                return run_unit(unit, tx)
-            finally:
-                event.remove(tx.conn, "before_cursor_execute", self._hear)
-
-        return heard
-
-    def _hear(self, _conn: object, _cursor: object, statement: str, *_: object) -> None:
-        words = statement.replace("DELETE FROM", "DELETE").replace("INSERT INTO", "INSERT").split()
-        table = words[words.index("FROM") + 1] if words[0] == "SELECT" else words[1]
-        self.sent[f"{words[0]} {table}"] += 1
-
-
-COUNTED = {"SELECT reservations": 2, "INSERT reservations": 2}  # by a sum and by a count
-# what it holds, asked for the whole list and for itself, and two meters
-COUNTED_AGAIN = {"SELECT reservations": 4}
-
-
-async def test_what_a_redemption_costs(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def costs(run: str) -> tuple[Counter[str], Counter[str]]:
-        """Those of a payment that is submitted, and redeemed later."""
-        submitted = Statements(bank, monkeypatch, submit.__name__)
-        view = (await robot.submit(await pay(bank), run_key=run)).json()
-        tokens = (await robot.release(view)).json()["releases"]
-        redeemed = Statements(bank, monkeypatch, redeem.__name__)
-        assert (await robot.redeem(tokens, run)).json()["redeemed"] is True
-        return submitted.sent, redeemed.sent
-
-    new, later = Counter(A_NEW_REVISION), Counter(REDEEMED_LATER)
-    assert await costs("plain") == (new, later)
-    statements = Statements(bank, monkeypatch, submit.__name__)
-    await redeemed_at_once(robot, await mail(bank))
-    assert statements.sent == new + Counter(SPENT_AT_ONCE)
+async def test_what_a_meter_costs(bank: Bank, robot: Agent) -> None:
+    """Two meters, one by a sum and one by a count; what all else costs is in `counts.txt`."""
     bank.folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
     await bank.activate()
-    assert await costs("metered") == (new + Counter(COUNTED), later + Counter(COUNTED_AGAIN))
-    statements = Statements(bank, monkeypatch, submit.__name__)
-    assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
-    assert statements.sent == new  # no meter counts a mail
+    with about_reservations() as submitted:
+        view = (await robot.submit(await pay(bank))).json()
+    assert +submitted == {"SELECT": 2, "INSERT": 2}
+    tokens = (await robot.release(view)).json()["releases"]
+    with about_reservations() as redeemed:  # asked for the whole list and for what it holds itself
+        assert (await robot.redeem(tokens)).json()["redeemed"] is True
+    assert +redeemed == {"SELECT": 4}
+    with about_reservations() as mailed:
+        assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
+    assert +mailed == {}, "no meter counts a mail"
 
 
 # ---------------------------------------------------------------------------------- facts of what is asked about

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,13 @@ from structlog.testing import capture_logs
 from policy_service.storage.core import find
 from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.effects.activate import reevaluate_open_effects
-from tests.fakes.log_check import faults_of_log
+from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, Payments
-from tests.fakes.world import Agent, Clock, Visitor, World, running
+from tests.fakes.world import Agent, Clock, Visitor, World
 from tests.integration.service.effects import call, mail, pay, ship
 from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 from tests.integration.service.metered import ASKS, CALLS, CAP, CAPS, METERS, counted_pay, held, metered
+from tests.integration.service.test_context_panel import page_of, panel_of
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_outcomes import undone
 
@@ -105,14 +104,21 @@ async def test_what_is_released_or_waits_is_held_and_the_cap_is_exact(bank: Bank
     assert await left(bank, robot, 100)  # what is denied takes nothing
     assert await became(robot, await pay(bank, 100)) == ["released"]
     assert await left(bank, robot, 0)
-    waiting, maya = view["effects"][0], await bank.person("maya")
-    page = (await maya.get(f"/reviews/{waiting['review']['review_id']}")).text
-    assert '<b>spent</b> <span class="muted">per principal, 24h</span>' in page
-    assert '<b>shipped</b> <span class="muted">per resource, day, UTC</span>' in page
-    decision_id = waiting["decision"]["decision_id"]
+    maya = await bank.person("maya")
+    holds(
+        await page_of(maya, view), '<b>spent</b> <span class="muted">per principal, 24h</span>',
+        '<b>shipped</b> <span class="muted">per resource, day, UTC</span>',
+        "300 before, 600 for this effect, 100 left of 1,000", without=["meter spent"],
+    )  # fmt: skip
+    meters: Any = (await panel_of(bank, maya, view)).meters  # as of the reservation
+    shown = [(one.name, one.before, one.this, one.limit.total) for one in meters]
+    assert shown == [("spent", 300, 600, 1_000), ("shipped", 1, 1, 10)]
+    assert (meters[0].until, meters[0].limit.policy_id, meters[0].limit.asks) == (None, "cap", False)
+    assert meters[1].until > bank.clock()
+    decision_id = view["effects"][0]["decision"]["decision_id"]
     (row,) = await bank.service.db.read(lambda conn: find(conn, DecisionRow, decision_id=decision_id))
-    shown = [(fact["source"], fact["value"]) for fact in row.facts]
-    assert shown == [("meter spent", "300"), ("meter shipped", "1")]
+    facts = [(fact["source"], fact["value"]) for fact in row.facts]
+    assert facts == [("meter spent", "300"), ("meter shipped", "1")]
 
 
 async def test_scenario_54_a_cap_of_nothing_denies_all(bank: Bank, robot: Agent) -> None:
@@ -296,18 +302,6 @@ async def test_another_window_counts_what_is_stored(bank: Bank, robot: Agent) ->
 # ------------------------------------------------------------------------------------------------------- many at once
 
 
-@pytest.fixture
-async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> AsyncIterator[list[World]]:
-    """The service, twice over one database where the engine allows it."""
-    folder, clock = metered(tmp_path / "bundle"), Clock()
-    folder.policies(ANYBODY + CAPS.replace(f"{CALLS} ", "1000000 "))
-    async with AsyncExitStack() as stack:
-        some = [running(tmp_path / f"data-{n}", folder.path, clock=clock, **database) for n in range(2)]
-        started = [await stack.enter_async_context(one) for one in some[: 1 if engine == "sqlite" else 2]]
-        yield started
-        assert await started[0].service.db.read(faults_of_log) == []
-
-
 async def at_once(
     replicas: list[World], agents: list[Agent], lists: list[list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
@@ -337,7 +331,10 @@ async def test_sixty_four_at_once_never_exceed_a_cap_and_reach_it(replicas: list
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-async def test_submissions_in_crossing_order_never_deadlock(replicas: list[World]) -> None:
+async def test_submissions_in_crossing_order_never_deadlock(replicas: list[World], folder: Payments) -> None:
+    folder.policies(ANYBODY + CAPS.replace(f"{CALLS} ", "1000000 "))
+    for replica in replicas:
+        await replica.activate()
     lists = []
     for n in range(24):
         order = [f"acme-{m % 4}" for m in range(n % 4, n % 4 + 4)]

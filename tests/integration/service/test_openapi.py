@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -28,35 +28,6 @@ NOT_APPLICABLE: list[schemathesis.CheckFunction] = [
 EXAMPLES = 2
 
 
-class AsAgent(requests.auth.AuthBase):
-    """Signs each request as it goes out: its method, path, query and very bytes."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        body = request.body if isinstance(request.body, str | bytes) else b""
-        raw = body if isinstance(body, bytes) else body.encode()
-        # a query longer than a proof can be goes out without one, and is refused
-        with suppress(ContractError):
-            proof = self.agent.proof(request.method or "GET", request.path_url or "/", raw)
-            request.headers["Agent-Proof"] = proof
-        return request
-
-
-class AsPerson(requests.auth.AuthBase):
-    """Sends what our own page would send."""
-
-    def __init__(self, visitor: Visitor) -> None:
-        self.visitor = visitor
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        for name, value in self.visitor.headers().items():
-            if name != "Content-Type":
-                request.headers[name] = value
-        return request
-
-
 class Driven:
     """A service with something in every state, its document, and who asks."""
 
@@ -70,12 +41,29 @@ class Driven:
         self.operations = [(m.upper(), path) for path, of in self.document["paths"].items() for m in of]
         self.agent, self.person, self.known = service.do(_furnished)
 
-    def auth_for(self, path: str) -> requests.auth.AuthBase:
+    def auth_for(self, path: str) -> Callable[[requests.PreparedRequest], requests.PreparedRequest]:
         """The right way in for a path, with a nonce that is fresh."""
         if path.startswith(FOR_PEOPLE) and not path.endswith(FOR_AGENTS):
-            return AsPerson(self.person)
+            return self._as_person
         self.agent.nonce = self.service.world.service.authenticator.current_nonce()
-        return AsAgent(self.agent)
+        return self._as_agent
+
+    def _as_agent(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Sign a request as it goes out: its method, path, query and very bytes."""
+        body = request.body if isinstance(request.body, str | bytes) else b""
+        raw = body if isinstance(body, bytes) else body.encode()
+        with suppress(
+            ContractError
+        ):  # a query longer than a proof can be goes out without one, and is refused
+            proof = self.agent.proof(request.method or "GET", request.path_url or "/", raw)
+            request.headers["Agent-Proof"] = proof
+        return request
+
+    def _as_person(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Send what our own page would send."""
+        own = self.person.headers()
+        request.headers.update({name: own[name] for name in own if name != "Content-Type"})
+        return request
 
 
 async def _furnished(bank: Bank) -> tuple[Agent, Visitor, dict[str, list[str]]]:

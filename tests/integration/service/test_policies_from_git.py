@@ -29,7 +29,7 @@ from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.workflow.active_commit import refresh_bundle
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.pages import holds
+from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, Payments, plain_forbid
 from tests.fakes.repository import Key, Repository
 from tests.fakes.vault import at
@@ -47,7 +47,7 @@ class Rules:
         self.folder, self.repository = Payments(path), Repository(path)
         for name, content in files.items():
             self.folder.write(name, content)
-        self.first = self.repository.commit("the first rules")
+        self.first = self.repository.commit("the first rules\n\nof ours")
 
     def push(self, name: str = "stop") -> str:
         """A good commit with one rule more."""
@@ -190,6 +190,14 @@ async def test_a_broken_push_keeps_the_last_good_bundle(tmp_path: Path, rules: R
         assert (for_people["differs"], problem["file"]) == ("invalid", "broken.cedar") and problem["message"]
         for_agents = (await robot.send("GET", "/v1/policies")).json()
         assert for_agents["problems"] == [{"file": "broken.cedar", "line": 2}]
+        page, by = words((await maya.get("/policies")).text), "Maya <maya@example.com>"
+        assert re.search(f"{rules.first[:4]} .{{,40}}in force the first rules {by} ", page)
+        assert re.search(f"{broken[:4]} .{{,40}}refused broken {by} does not load: broken.cedar:2", page)
+        mirror = mirrors.mirror_path(tmp_path / "data")
+        mirror.rename(tmp_path / "elsewhere")
+        page = words((await maya.get("/policies")).text)
+        assert re.search(f"{broken[:4]} .{{,40}}refused does not load: broken.cedar:2", page)
+        (tmp_path / "elsewhere").rename(mirror)
     async with following(tmp_path / "data", rules) as world:  # a start keeps it as well
         await looked(world, rules.first, broken)
         await refused_start(tmp_path / "new", rules, "broken.cedar:2")  # and nothing before it is no start

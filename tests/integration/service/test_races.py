@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from policy_service.workflow.expiry import sweep
-from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, gate, plain_forbid
-from tests.fakes.world import Agent, Clock, Visitor, World, running
+from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 
@@ -34,16 +30,10 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> AsyncIterator[list[World]]:
-    """The service, twice over one database where the engine allows it; at the end its log is sound (I-8)."""
-    folder, clock = Payments(tmp_path / "bundle"), Clock()
+def folder(folder: Payments) -> Payments:
+    """All four people approve what is large."""
     folder.people({"all": PEOPLE})
-    folder.policies(ANYBODY + gate("all-four", "all", "context.input.amount > 100", quorum="4"))
-    async with AsyncExitStack() as stack:
-        doors = [running(tmp_path / f"data-{n}", folder.path, clock=clock, **database) for n in (1, 2)]
-        started = [await stack.enter_async_context(door) for door in doors[: 1 if engine == "sqlite" else 2]]
-        yield started
-        assert await started[0].service.db.read(faults_of_log) == []
+    return folder.policies(ANYBODY + gate("all-four", "all", "context.input.amount > 100", quorum="4"))
 
 
 @pytest.fixture

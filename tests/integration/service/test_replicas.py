@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import shutil
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,7 @@ from typer.testing import CliRunner
 from countersign.contract import PrivateKey
 from examples.local_service import free_port
 from policy_service.audit.log import highest_index
-from policy_service.channels.admin.socket import run_admin_command
 from policy_service.cli import app
-from policy_service.settings import load_settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.system_tables import AuditRow
@@ -32,7 +30,7 @@ from tests.fakes.operated import Operated, environment
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import events, served
 from tests.fakes.vault import at
-from tests.fakes.world import URL, Agent, Clock, World, running
+from tests.fakes.world import URL, Agent, Clock, World
 from tests.integration.service.effects import pay
 from tests.integration.service.patience import until
 
@@ -48,17 +46,6 @@ def engine() -> str:
 
 
 # -- in one process --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def replicas(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[list[World]]:
-    """The service twice, each with a copy of the keys; at the end their log is sound (I-8)."""
-    clock = Clock()
-    async with AsyncExitStack() as stack:
-        doors = [running(tmp_path / f"data-{n}", folder.path, clock=clock, **database) for n in range(2)]
-        started = [await stack.enter_async_context(door) for door in doors]
-        yield started
-        assert await started[0].service.db.read(faults_of_log) == []
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["one way", "the other way"])
@@ -82,8 +69,8 @@ async def test_a_replica_publishes_events_of_the_other(replicas: list[World], tu
         await stream.until(second["txn"])
 
 
-async def test_the_log_is_dense_and_every_replica_marks_how_far_it_got(replicas: list[World]) -> None:
-    robot, rows = await replicas[0].agent("robot"), table(AuditRow).c
+async def test_the_log_is_dense_and_an_operators_verb_holds_on_every_replica(replicas: list[World]) -> None:
+    robot, rows, settings = await replicas[0].agent("robot"), table(AuditRow).c, replicas[0].settings
     for n in range(8):
         door = replicas[n % 2]
         await at(door, robot).submit(await pay(door), run_key=f"run-{n}", attempt_id=f"a-{n}")
@@ -97,10 +84,6 @@ async def test_the_log_is_dense_and_every_replica_marks_how_far_it_got(replicas:
         await world.service.mark.write()
         mark = read_mark(world.settings.key_dir)
         assert mark is not None and mark.highest_index == len(found)
-
-
-async def test_an_operators_verb_holds_on_every_replica_at_once(replicas: list[World]) -> None:
-    robot, settings = await replicas[0].agent("robot"), replicas[0].settings
     url = settings.database_url.replace("+psycopg", "")
     env = {"COUNTERSIGN_DATABASE_URL": url, "COUNTERSIGN_DATA_DIR": str(settings.data_dir)}
     for verb, status in (("freeze agent robot --reason x", 403), ("unfreeze agent robot", 201)):
@@ -114,24 +97,16 @@ async def test_an_operators_verb_holds_on_every_replica_at_once(replicas: list[W
 # -- in processes of their own ---------------------------------------------------------------------------------------
 
 
-class Deployment:
-    """Two replicas as operators run them: a data folder each with a copy of the keys, one database, one address."""
-
-    def __init__(self, home: Path, bundle: Payments, url: str) -> None:
-        self.url, self.bundle = url, bundle
-        more = {"DATABASE_URL": url.replace("+psycopg", ""), "PUBLIC_URL": URL, "LEASE_S": str(LEASE_S)}
-        named = {f"COUNTERSIGN_{name}": value for name, value in more.items()}
-        data = [home / "replica-0", home / "replica-1"]
-        self.envs = [environment(folder, bundle.path, free_port(), **named) for folder in data]
-        made = CliRunner().invoke(app, ["init"], env=self.envs[0])
-        assert made.exit_code == 0, made.output
-        shutil.copytree(data[0] / "keys", data[1] / "keys")  # with the epoch mark in it
-
-    def verb(self, name: str, args: dict[str, Any]) -> Any:
-        """An operator's verb, as the command line runs it."""
-        settings = load_settings(data_dir=self.envs[0]["COUNTERSIGN_DATA_DIR"], database_url=self.url, public_url=URL,
-                                 bundle_dir=self.bundle.path, dev_signin=True)  # fmt: skip
-        return run_admin_command(settings, name, args)
+def two_replicas(home: Path, bundle: Path, url: str) -> list[dict[str, str]]:
+    """The settings of two as operators run them: a data folder each with a copy of the keys, one database."""
+    more = {"DATABASE_URL": url.replace("+psycopg", ""), "PUBLIC_URL": URL, "LEASE_S": str(LEASE_S)}
+    named = {f"COUNTERSIGN_{name}": value for name, value in more.items()}
+    data = [home / "replica-0", home / "replica-1"]
+    envs = [environment(folder, bundle, free_port(), **named) for folder in data]
+    made = CliRunner().invoke(app, ["init"], env=envs[0])
+    assert made.exit_code == 0, made.output
+    shutil.copytree(data[0] / "keys", data[1] / "keys")  # with the epoch mark in it
+    return envs
 
 
 class Crowd:
@@ -190,11 +165,13 @@ async def test_killed_replicas_lose_nothing(
     tmp_path: Path, folder: Payments, database: dict[str, str]
 ) -> None:
     """Design section 8, and I-3: nothing acknowledged is lost, and no effect is redeemed twice."""
-    deployment = Deployment(tmp_path, folder, database["database_url"])
-    key, digest, kills = PrivateKey.generate(), folder.load().manifests["pay"].digest, 12
-    deployment.verb("agent-enroll", {"name": "robot", "jwk": key.public.jwk()})
+    envs = two_replicas(tmp_path, folder.path, database["database_url"])
+    pem, digest, kills = tmp_path / "robot.pem", folder.load().manifests["pay"].digest, 12
+    enrolled = CliRunner().invoke(app, ["agent", "enroll", "robot", "--key-out", str(pem)], env=envs[0])
+    assert enrolled.exit_code == 0, enrolled.output
+    key = PrivateKey.from_pem(pem.read_bytes())
     async with AsyncExitStack() as stack:
-        up = await asyncio.gather(*(asyncio.to_thread(Operated(env).__enter__) for env in deployment.envs))
+        up = await asyncio.gather(*(asyncio.to_thread(Operated(env).__enter__) for env in envs))
         clients = [httpx2.AsyncClient(base_url=one.url, headers=HOST, timeout=30) for one in up]
         doors = [await stack.enter_async_context(client) for client in clients]  # past the load balancer
         crowd = Crowd(doors, key, digest)
@@ -205,7 +182,7 @@ async def test_killed_replicas_lose_nothing(
                 while len(crowd.settled) < before + 30 and not any(t.done() for t in working):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(up[turn % 2].kill)
-                up[turn % 2] = await asyncio.to_thread(Operated(deployment.envs[turn % 2]).__enter__)
+                up[turn % 2] = await asyncio.to_thread(Operated(envs[turn % 2]).__enter__)
             assert not any(task.done() for task in working), [t for t in working if t.done()]
         finally:
             for task in working:
@@ -215,7 +192,7 @@ async def test_killed_replicas_lose_nothing(
     assert crowd.broken and len(crowd.settled) >= 30 * kills
     assert all(len(attempts) == 1 for attempts in crowd.receipts.values())
     redemptions, rows = table(RedemptionRow).c, table(AuditRow).c
-    with Database.open(deployment.url) as db:
+    with Database.open(database["database_url"]) as db:
         assert db.read_sync(faults_of_log) == []
         query = select(redemptions.effect_id, redemptions.attempt_id)
         spent = db.read_sync(lambda conn: dict(conn.execute(query).all()))

@@ -14,6 +14,7 @@ from policy_service.queries.shadow import read_shadow
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.shadow import comparison
+from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, running
 from tests.integration.service.effects import pay
@@ -81,6 +82,9 @@ async def test_differences_are_listed_and_decide_nothing(
         "outcome": "review", "policies": [], "asks": "1 of finance", "reasons": []
     }  # fmt: skip
     assert found["candidate"] == {"outcome": "release", "policies": ["anybody-may"], "reasons": []}
+    text = words((await (await bank.person("maya")).get("/policies")).text)
+    difference = "pay robot review by 1 of finance release, looser large"
+    holds(text, "0 the same 0 stricter 1 looser 0 ask others", difference)
     assert (await robot.see(view["txn"]))["state"] == "review"
     assert (await bank.http.get("/v1/policies/shadow")).status_code == 401
     candidate.policies(ANYBODY + gate("other", "legal"))
@@ -111,7 +115,9 @@ async def test_an_effect_that_cannot_be_asked_about_stops_no_other(bank: Bank, r
     assert counts(await seen(bank)) == {"compared": 1, "looser": 1, "failed": 1}
 
 
-async def test_equal_decisions_are_only_counted(bank: Bank, robot: Agent, candidate: Payments) -> None:
+async def test_equal_decisions_and_an_invalid_candidate(
+    bank: Bank, robot: Agent, candidate: Payments
+) -> None:
     candidate.policies("// in other words\n" + ANYBODY + LARGE + HUGE)
     await look(bank)
     for amount in (5, 500, 5_000):
@@ -123,6 +129,17 @@ async def test_equal_decisions_are_only_counted(bank: Bank, robot: Agent, candid
     candidate.policies((bank.folder.path / "rules.cedar").read_text())  # the bundle in force itself
     await submit(bank, robot, 600)
     assert await look(bank) == 0
+    candidate.policies("nonsense;")
+    await look(bank)
+    finding = (await bank.http.get("/readyz")).json()["findings"]
+    assert [(found["check"], found["stops"]) for found in finding] == [("shadow", False)]
+    report = await seen(bank)
+    assert "digest" not in report
+    assert report["problems"][0].startswith("rules.cedar:1: ")
+    assert (await submit(bank, robot, 5))["state"] == "ready"
+    candidate.policies(ANYBODY)
+    await look(bank)
+    assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
 async def test_the_comparison_continues_after_a_restart(
@@ -141,20 +158,6 @@ async def test_the_comparison_continues_after_a_restart(
         bank.clock.pass_(minutes=2)
         assert await look(bank, "two") == 1
         assert counts(await seen(bank)) == {"compared": 1, "looser": 1}
-
-
-async def test_an_invalid_candidate_is_reported(bank: Bank, robot: Agent, candidate: Payments) -> None:
-    candidate.policies("nonsense;")
-    await look(bank)
-    finding = (await bank.http.get("/readyz")).json()["findings"]
-    assert [(found["check"], found["stops"]) for found in finding] == [("shadow", False)]
-    report = await seen(bank)
-    assert "digest" not in report
-    assert report["problems"][0].startswith("rules.cedar:1: ")
-    assert (await submit(bank, robot, 5))["state"] == "ready"
-    candidate.policies(ANYBODY)
-    await look(bank)
-    assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
 async def test_only_the_newest_are_kept(

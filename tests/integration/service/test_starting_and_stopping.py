@@ -81,20 +81,6 @@ _CALL = {"tool": "pay", "args": {"account": "acme", "amount": 500}}
 _WAITING = ("countersign_long_polls 1.0", 'countersign_event_streams{channel="api"} 1.0')
 
 
-@pytest.fixture
-def payments(tmp_path: Path) -> Payments:
-    """The bundle of a deployment that has its data and is not running."""
-    shutil.copytree(fresh_data(), tmp_path / "data")
-    return Payments(tmp_path / "bundle")
-
-
-def enrolled(data: Path) -> PrivateKey:
-    key = PrivateKey.generate()
-    robot = {"name": "robot", "jwk": key.public.jwk()}
-    run_admin_command(load_settings(data_dir=data), "agent-enroll", robot)
-    return key
-
-
 @asynccontextmanager
 async def waiting(url: str, key: PrivateKey, bundle: Payments) -> AsyncIterator[None]:
     """One who waits for people and one who reads the stream; afterwards the view is answered as it is, and the stream
@@ -115,10 +101,11 @@ async def waiting(url: str, key: PrivateKey, bundle: Payments) -> AsyncIterator[
     assert stream.status_code == 200 and stream.text.startswith(": open")
 
 
-async def test_waiting_requests_are_answered_at_sigterm(tmp_path: Path, payments: Payments) -> None:
-    data, key = tmp_path / "data", enrolled(tmp_path / "data")
-    with Operated(environment(data, payments.path, free_port())) as service:
-        async with waiting(service.url, key, payments):
+async def test_waiting_requests_are_answered_at_sigterm(settings: Settings, folder: Payments) -> None:
+    data, key = settings.data_dir, PrivateKey.generate()
+    run_admin_command(settings, "agent-enroll", {"name": "robot", "jwk": key.public.jwk()})
+    with Operated(environment(data, folder.path, free_port())) as service:
+        async with waiting(service.url, key, folder):
             ended = await asyncio.to_thread(service.stop, signal.SIGTERM)
     assert ended in {-signal.SIGTERM, 128 + signal.SIGTERM}
     with Database.open(f"sqlite:///{data / 'countersign.db'}") as db:

@@ -8,23 +8,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from countersign.contract import ToolManifest
 from policy_service.errors import StartError
 from policy_service.settings import load_settings
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, running
 
-NUKE = ToolManifest.model_validate(
-    {
-        "tool": "nuke",
-        "title": "Nuke",
-        "args": {"type": "object", "additionalProperties": False, "properties": {"site": {"type": "string"}}},
-        "resource": {"type": "Site", "id": "/site"},
-        "sentence": "Nuke {site}",
-    }
-)
-
-UNKNOWN: dict[str, Any] = {"tool": "nuke", "args": {"site": "mars"}, "tool_digest": NUKE.digest}
+UNKNOWN: dict[str, Any] = {"tool": "nuke", "args": {"site": "mars"}, "tool_digest": "a" * 64}
 
 
 async def test_only_dev_asks_about_unknown_tools(tmp_path: Path, folder: Payments) -> None:

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx2
-from sqlalchemy import select
+import pytest
+from sqlalchemy import Connection, func, select
+from sqlmodel import SQLModel
 
 from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.core import find, table
@@ -157,10 +160,29 @@ async def serving(data: Path, folder: Payments, **settings: Any) -> AsyncIterato
         assert await bank.service.db.read(faults_of_log) == []
 
 
+def sizes(conn: Connection) -> dict[str, int]:
+    """How many rows every table has."""
+    tables = SQLModel.metadata.tables.items()
+    return {name: conn.execute(select(func.count()).select_from(one)).scalar_one() for name, one in tables}
+
+
 def voter(name: str, step_up: str | None = None) -> Voter:
     """A person as a channel knows them, with a passkey."""
     iss, _, sub = person(name).rpartition("|")
     return Voter(iss, sub, name.title(), "oidc", step_up=step_up)
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
+    """The calls of one of its functions from here on."""
+    calls: list[Any] = []
+    original = getattr(module, name)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        return original(*given, **named)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from policy_service import metrics
 from tests.fakes.payments import ANYBODY, GROUPS, LARGE, gate, person, plain_forbid
 from tests.fakes.world import Visitor, stamp
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.stepping_up import Holder
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_edits import address
 
@@ -31,23 +32,18 @@ async def glass(bank: Bank) -> Bank:
     return bank
 
 
-def of_browser(visitor: Visitor) -> dict[str, str]:
-    return {name: value for name, value in visitor.headers().items() if name in ("Cookie", "Origin")}
-
-
 async def shown(visitor: Visitor, view: dict[str, Any]) -> dict[str, str]:
     """What the form of a review's page says it showed; empty without a form."""
-    page = await visitor.http.get(address(view), params={"full": "1"}, headers=of_browser(visitor))
-    return dict(re.findall(r'name="(view_digest|view_parts)" value="([^"]*)"', page.text))
+    page = (await visitor.get(f"{address(view)}?full=1")).text
+    return dict(re.findall(r'name="(view_digest|view_parts)" value="([^"]*)"', page))
 
 
 async def sign(
     visitor: Visitor, view: dict[str, Any], reason: str = "it is down", *, read: dict[str, str] | None = None
 ) -> tuple[int, str]:
     """Send the form of the review's page; returns the status and the page's text."""
-    form = {"csrf_token": visitor.csrf, "verdict": "break_glass", "reason": reason, **stamp(view)}
-    form |= read or await shown(visitor, view)
-    answer = await visitor.http.post(f"{address(view)}/votes", data=form, headers=of_browser(visitor))
+    form = {"verdict": "break_glass", "reason": reason, **stamp(view)} | (read or await shown(visitor, view))
+    answer = await Holder(visitor).send(f"{address(view)}/votes", **form)
     return answer.status_code, " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
 
 

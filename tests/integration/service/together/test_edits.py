@@ -19,6 +19,7 @@ from tests.fakes.payments import ANYBODY, GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Visitor
 from tests.integration.service.effects import pay
 from tests.integration.service.metered import ASKS, CAPS, METERS, counted_pay
+from tests.integration.service.stepping_up import Holder
 from tests.integration.service.together.bank import Bank, refusal
 from tests.integration.service.together.test_outcomes import fired, undone
 
@@ -40,9 +41,7 @@ async def changed(bank: Bank, old: dict[str, Any], amount: int = 300, account: s
 
 async def press_accept(visitor: Visitor, proposal: str) -> httpx2.Response:
     """The button of the agent's owner."""
-    headers = {"Cookie": f"countersign_dev={visitor.cookie}", "Origin": visitor.origin}
-    form = {"csrf_token": visitor.csrf}
-    return await visitor.http.post(f"/proposals/{proposal}/accept", data=form, headers=headers)
+    return await Holder(visitor).send(f"/proposals/{proposal}/accept")
 
 
 async def test_an_accepted_proposal_is_a_new_revision_that_fires_once(bank: Bank) -> None:
@@ -389,11 +388,6 @@ def address(view: dict[str, Any]) -> str:
     return f"/reviews/{view['effects'][0]['review']['review_id']}"
 
 
-async def send(visitor: Visitor, path: str, fields: dict[str, str], **headers: str) -> httpx2.Response:
-    own = {"Cookie": f"countersign_dev={visitor.cookie}", "Origin": visitor.origin}
-    return await visitor.http.post(path, data=fields, headers=own | headers)
-
-
 def fields_of(html: str, action: str) -> dict[str, str]:
     """What a form would send unchanged."""
     form = html.split(f'action="{action}"')[1].split("</form>")[0]
@@ -405,53 +399,33 @@ def fields_of(html: str, action: str) -> dict[str, str]:
 
 
 async def test_a_hidden_character_is_shown_marked_and_sent_unchanged(bank: Bank) -> None:
-    path = address(await bank.asks())
-    fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
-    looked = await send(bank.maya, f"{path}/propose", fields | {"value_0": f"ac{OVERRIDE}me"})
+    path, maya = address(await bank.asks()), Holder(bank.maya)
+    fields = fields_of(await maya.page(f"{path}/propose"), f"{path}/propose")
+    looked = await maya.send(f"{path}/propose", **fields | {"value_0": f"ac{OVERRIDE}me"})
     assert looked.status_code == 200
     assert "U+202E" in looked.text
     assert "I have read the 1 warning" in looked.text
     wish = fields_of(looked.text, f"{path}/proposals") | {"reason": "another account"}
-    assert (await send(bank.maya, f"{path}/proposals", wish)).status_code == 303
+    assert (await maya.send(f"{path}/proposals", **wish)).status_code == 303
     (open_,) = (await bank.maya.get(f"/v1{path}")).json()["effect"]["review"]["proposals"]
     assert open_["args"]["account"] == f"ac{OVERRIDE}me"
 
 
 async def test_a_refused_form_keeps_its_input(bank: Bank) -> None:
-    old = await bank.asks()
+    old, maya = await bank.asks(), Holder(bank.maya)
     path = address(old)
-    fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
-    refused = await send(bank.maya, f"{path}/propose", fields | {"value_0": "a" * 300_000})
+    fields = fields_of(await maya.page(f"{path}/propose"), f"{path}/propose")
+    refused = await maya.send(f"{path}/propose", **fields | {"value_0": "a" * 300_000})
     assert refused.status_code == 413
     assert "Nothing was proposed." in refused.text and "bytes" in refused.text
     assert "a" * 300_000 in refused.text
-    looked = await send(bank.maya, f"{path}/propose", fields | {"value_1": "300"})
+    looked = await maya.send(f"{path}/propose", **fields | {"value_1": "300"})
     wish = fields_of(looked.text, f"{path}/proposals")
-    refused = await send(bank.maya, f"{path}/proposals", wish | {"reason": "  "})
+    refused = await maya.send(f"{path}/proposals", **wish | {"reason": "  "})
     assert (refused.status_code, "Give a reason" in refused.text) == (400, True)
     again = fields_of(refused.text, f"{path}/proposals")
     assert again == wish
     assert fields_of(refused.text, f"{path}/propose")["value_1"] == "300"
     assert await states(bank, old) == []
-    assert (await send(bank.maya, f"{path}/proposals", again | {"reason": "half of it"})).status_code == 303
-    assert await states(bank, old) == ["open"]
-
-
-FOREIGN: list[tuple[dict[str, str], dict[str, str], int]] = [
-    ({"csrf_token": "another"}, {}, 403),
-    ({}, {"Origin": "https://elsewhere.example"}, 403),
-    ({}, {"Origin": "null"}, 403),
-    ({}, {"Sec-Fetch-Site": "cross-site"}, 403),
-    ({"surprise": "1"}, {}, 400),
-]
-
-
-async def test_a_form_from_another_page_is_refused(bank: Bank) -> None:
-    old = await bank.asks(robot=await bank.other_agent("owned-by-form", owner=person("jonas")))
-    proposal = await bank.maya.proposed(old, LESS)
-    for way in ("accept", "decline"):
-        for fields, headers, status in FOREIGN:
-            sent = {"csrf_token": bank.jonas.csrf} | fields
-            answer = await send(bank.jonas, f"/proposals/{proposal}/{way}", sent, **headers)
-            assert answer.status_code == status, (way, fields, headers)
+    assert (await maya.send(f"{path}/proposals", **again | {"reason": "half of it"})).status_code == 303
     assert await states(bank, old) == ["open"]

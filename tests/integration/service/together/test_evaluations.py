@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, select
-from sqlmodel import SQLModel
 
 from countersign.contract import names
 from policy_service import metrics
@@ -15,7 +13,7 @@ from policy_service.workflow.effects import evaluation_requests as evaluating
 from tests.fakes.payments import PAY, gate, manifest, plain_forbid
 from tests.fakes.world import Agent
 from tests.integration.service.effects import call, mail, pay
-from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.bank import Bank, refusal, sizes
 
 NOTE = manifest("note", PAY["args"], "/account", lane="live", ask="live")
 NOTES = (
@@ -48,12 +46,6 @@ async def evaluated(robot: Agent, *effects: dict[str, Any], **members: Any) -> l
 
 async def note(bank: Bank, amount: int = 10) -> dict[str, Any]:
     return await call(bank, "note", {"account": "acme", "amount": amount})
-
-
-def sizes(conn: Connection) -> dict[str, int]:
-    """How many rows every table has."""
-    tables = SQLModel.metadata.tables.items()
-    return {name: conn.execute(select(func.count()).select_from(one)).scalar_one() for name, one in tables}
 
 
 async def test_a_dry_run_answers_as_a_submission_would(bank: Bank, robot: Agent) -> None:

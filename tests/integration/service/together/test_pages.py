@@ -18,12 +18,12 @@ from policy_service.queries.view_digest import RenderedView
 from policy_service.storage.core import find
 from policy_service.storage.system_tables import ViewRow
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, gate, person, plain_forbid
-from tests.fakes.world import URL, Visitor
+from tests.fakes.world import Visitor
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.stepping_up import Holder, review_of
 from tests.integration.service.stepping_up import refusal_text as refused_with
-from tests.integration.service.together.bank import Bank, refusal
-from tests.integration.service.together.test_edits import LESS, address, send
+from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.test_edits import LESS, address
 from tests.integration.service.together.test_plans import plans
 
 CHANGED = "The policies changed during this review."
@@ -73,16 +73,6 @@ async def test_a_stale_page_names_the_revision_that_was_read(bank: Bank) -> None
     pages = f"/reviews/{review_of(view)} /passkeys /reviews/none /stop /policies /agents /audit".split()
     for page in (answer, *[await maya.visitor.get(path) for path in pages]):
         assert "to settle" in page.text, page.url
-
-
-async def test_an_api_client_may_name_its_view(bank: Bank) -> None:
-    view, _, _ = await staged(bank)
-    shown = await bank.review(view)
-    stale = await bank.maya.vote(view, view_digest="0" * 64)
-    assert refusal(stale) == (409, "stale_review")
-    assert (stale.json()["read_rev"], stale.json()["rev"]) == (1, 1)
-    answer = await bank.maya.vote(view, view_digest=shown["view_digest"])
-    assert answer.json()["votes"][0]["view_digest"] == shown["view_digest"]
 
 
 async def test_an_approval_on_a_folded_argument_is_refused(bank: Bank) -> None:
@@ -235,15 +225,14 @@ ALONE = (
 
 
 async def form_of(visitor: Visitor, view: dict[str, Any], act: str) -> dict[str, str]:
-    html = (await visitor.get(address(view))).text.split(f'id="{act}"')[1].split("</form>")[0]
-    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', html))
+    return await Holder(visitor).form(review_of(view), act)
 
 
 async def press(
     visitor: Visitor, view: dict[str, Any], form: dict[str, str], verdict: str
 ) -> httpx2.Response:
     fields = form | {"verdict": verdict, "reason": "as it was agreed"}
-    return await send(visitor, f"{address(view)}/votes", fields)
+    return await Holder(visitor).send(f"{address(view)}/votes", **fields)
 
 
 async def test_a_late_voter_is_informed_and_redirected_to_the_review(bank: Bank) -> None:
@@ -293,8 +282,8 @@ async def test_a_stopped_effect_is_not_shown_as_about_to_fire(bank: Bank) -> Non
     form = await form_of(bank.maya, view, "approve")
     assert (await press(bank.maya, view, form, "approve")).status_code == 303
     assert "it does not fire until" not in (await bank.maya.get(address(view))).text
-    stop = {"csrf_token": bank.maya.csrf, "what": "agent", "name": "in-a-loop", "reason": "refunds in a loop"}
-    assert (await send(bank.maya, "/stop", stop)).status_code == 303
+    stop = {"what": "agent", "name": "in-a-loop", "reason": "refunds in a loop"}
+    assert (await Holder(bank.maya).send("/stop", **stop)).status_code == 303
     assert "it does not fire until" in (await bank.maya.get(address(view))).text
 
 
@@ -305,9 +294,7 @@ NOT_HERE = re.compile(r"Not here: ([^<]*)\.<")
 
 
 async def whole(visitor: Visitor, review_id: str) -> str:
-    answer = await visitor.get(f"/reviews/{review_id}/whole")
-    assert answer.status_code == 200, answer.text
-    return answer.text
+    return await Holder(visitor).page(f"/reviews/{review_id}/whole")
 
 
 def lines_in(page: str) -> dict[str, str]:
@@ -316,11 +303,7 @@ def lines_in(page: str) -> dict[str, str]:
 
 
 async def send_batch(visitor: Visitor, review_id: str, *, status: int = 200, **fields: str) -> str:
-    answer = await visitor.http.post(
-        f"/reviews/{review_id}/whole/votes",
-        data={"csrf_token": visitor.csrf, **fields},
-        headers={"Cookie": f"countersign_dev={visitor.cookie}", "Origin": URL},
-    )
+    answer = await Holder(visitor).send(f"/reviews/{review_id}/whole/votes", **fields)
     assert answer.status_code == status, answer.text
     return answer.text
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 from contextlib import closing
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate, person, plain_forbid
-from tests.fakes.world import running
+from policy_service.workflow.releases import submit
+from tests.fakes.payments import ANYBODY, GROUPS, gate, person, plain_forbid
 from tests.integration.service.effects import call, mail, pay
 from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.test_revoking import Paused
 
 ONLY_TOMAS = GROUPS | {"finance": ("tomas",)}
 
@@ -215,52 +214,16 @@ async def test_an_invalid_bundle_leaves_the_last_valid_one_active(bank: Bank) ->
     assert (await bank.http.get("/readyz")).json()["status"] == "ok"
 
 
-FACTS = """
-[entities.Account.attributes]
-risk = "Long"
-
-[[source]]
-name = "scores"
-kind = "sql"
-path = "facts/scores.sqlite"
-timeout = "10s"
-entity = "Account"
-query = "SELECT risk FROM scores"
-"""
-
-
-async def test_a_request_is_decided_by_the_bundle_activated_meanwhile(bank: Bank) -> None:
+async def test_a_request_is_decided_by_the_bundle_activated_meanwhile(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Facts are gathered for one bundle; if another is active at the decision, everything is repeated."""
-    bank.folder.write("facts.toml", FACTS)
-    (bank.folder.path / "facts").mkdir(exist_ok=True)
-    with closing(sqlite3.connect(bank.folder.path / "facts/scores.sqlite", isolation_level=None)) as scores:
-        scores.execute("CREATE TABLE scores AS SELECT 7 AS risk")
-        assert await bank.activate()
-        effect = await pay(bank)
-        await bank.robot.send("GET", "/v1/tools/pay")
-        scores.execute("BEGIN EXCLUSIVE")  # a query for the score waits
-        asking = asyncio.create_task(bank.robot.submit(effect))
-        await asyncio.sleep(0.1)
-        bank.folder.rules(plain_forbid("stop"))
-        await swapped_unseen(bank)
-        assert not asking.done()
-        scores.execute("COMMIT")
-        view = (await asking).json()
+    asked = bank.robot.submit(await pay(bank))
+    bank.folder.rules(plain_forbid("stop"))
+    view = (await Paused(submit, monkeypatch).until(asked, swapped_unseen(bank))).json()
     assert view["state"] == "ended", view
     assert view["effects"][0]["decision"]["reasons"][0]["policy"] == "stop"
     assert view["effects"][0]["decision"]["bundle"] == bank.service.active.current.digest
-
-
-async def test_open_effects_are_reevaluated_at_the_start(tmp_path: Path) -> None:
-    folder = Payments(tmp_path / "bundle")
-    async with running(tmp_path / "data", folder.path) as world:
-        robot = await world.agent("robot")
-        view = (await robot.submit(await pay(world))).json()
-    folder.rules(plain_forbid("stop"))
-    async with running(tmp_path / "data", folder.path) as world:
-        robot.http = world.http
-        ended = await robot.see(view["txn"])
-        assert (ended["state"], ended["effects"][0]["state"]) == ("ended", "denied")
 
 
 # -- Fail closed through the whole service: an engine error never releases anything (I-11)
@@ -303,15 +266,6 @@ async def test_a_bundle_without_a_permit_permits_nothing(bank: Bank) -> None:
         assert await decision(bank, effect) == ("ended", "invalid_args"), amount
     await bank.policies(gate("ask", "finance"))
     assert await decision(bank, await pay(bank)) == ("ended", "no_permit")
-
-
-async def test_a_policy_about_an_action_group_applies_to_each_tool(bank: Bank) -> None:
-    money = 'forbid (principal, action in Action::"money", resource);\n'
-    await bank.only('@id("no-money") ' + money)
-    assert await decision(bank, await pay(bank)) == ("ended", "forbidden_by_policy")
-    assert await decision(bank, await mail(bank)) == ("redeemed", None)
-    await bank.only('@id("ask") @approval("finance") ' + money)
-    assert (await decision(bank, await pay(bank)))[0] == "review"
 
 
 async def taken_back(bank: Bank, tokens: list[str], code: str) -> None:

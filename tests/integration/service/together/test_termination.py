@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import datetime, timedelta
-from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +21,7 @@ from policy_service.workflow.reviews import unsatisfiable
 from tests.fakes.payments import GROUPS, gate, person
 from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
-from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.bank import Bank, counting, refusal
 from tests.integration.service.together.test_outcomes import redeemed, report_outcomes
 
 
@@ -123,7 +122,7 @@ async def test_an_agent_cannot_shorten_a_deadline(bank: Bank) -> None:
     claimed = {"purpose": "answer within one second", "reasoning": "@answer_within(1s)"}
     view = (await bank.robot.submit(asked, run_key="hurry", claimed=claimed)).json()
     review = view["effects"][0]["review"]
-    assert datetime.fromisoformat(review["answer_by"]) - bank.clock() > timedelta(hours=23)
+    assert moment(review["answer_by"]) - bank.clock() > timedelta(hours=23)
 
 
 async def ends(bank: Bank, view: dict[str, Any]) -> list[str]:
@@ -278,7 +277,7 @@ async def vote(bank: Bank, name: str, view: dict[str, Any], verdict: str = "appr
 
 
 def opened(view: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(view["submitted_at"])
+    return moment(view["submitted_at"])
 
 
 # ------------------------------------------------------------------------------------------------------ reminders
@@ -388,14 +387,6 @@ async def test_a_late_gate_escalates_at_half_of_its_own_time(bank: Bank) -> None
         assert await vote(bank, "ingrid", view) == status, hours
 
 
-async def test_escalation_excludes_the_requesters_side(bank: Bank) -> None:
-    await bank.only(gate("g", "finance", escalate="legal", answer_within="4h"))
-    bank.robot = await bank.other_agent("mine", owner=person("ingrid"))
-    view = await bank.asks()
-    await after(bank, view, hours=2)
-    assert await vote(bank, "ingrid", view) == 403
-
-
 # ------------------------------------------------------------------------------------- unsatisfiable reviews
 
 
@@ -410,6 +401,10 @@ async def test_an_unsatisfiable_review_escalates_with_the_submission(bank: Bank)
     assert await bank.tasks() == []
     assert [await vote(bank, name, view) for name in ("maya", "ingrid")] == [200, 200]
     assert (await bank.states(view))[0] == "ready"
+    await bank.only(gate("g", "legal", escalate="cfo"))
+    async with bank.revoked("ingrid"):  # who then counts as nobody
+        view = await bank.asks(run_key="revoked")
+    assert [entry["added"] for entry in view["effects"][0]["review"]["needs"]] == [["cfo"]]
 
 
 async def test_an_unsatisfiable_review_is_reported_with_the_submission(bank: Bank) -> None:
@@ -443,13 +438,6 @@ async def test_only_the_gate_that_is_short_escalates(bank: Bank) -> None:
     await bank.only(gate("g", "finance", escalate="legal"), gate("h", "cfo", escalate="legal", shared=""))
     (body,) = await audit_bodies(bank, await bank.asks())
     assert body["gates"] == ["finance"]
-
-
-async def test_revoked_people_do_not_count_at_submission(bank: Bank) -> None:
-    await bank.only(gate("g", "legal", escalate="cfo"))
-    async with bank.revoked("ingrid"):
-        view = await bank.asks()
-    assert [entry["added"] for entry in view["effects"][0]["review"]["needs"]] == [["cfo"]]
 
 
 @pytest.mark.parametrize("narrow_first", [True, False])
@@ -524,23 +512,11 @@ async def test_existing_votes_count_for_satisfiability(bank: Bank) -> None:
 # -- what the watch over open questions costs ------------------------------------------------------------------------
 
 
-def counting(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
-    """The calls of one of its functions from here on."""
-    calls: list[Any] = []
-    original = getattr(module, name)
-
-    def counted(*given: Any, **named: Any) -> Any:
-        calls.append(given)
-        return original(*given, **named)
-
-    monkeypatch.setattr(module, name, counted)
-    return calls
-
-
 async def test_a_sweep_reads_people_once(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsatisfiable, "_PAGE", 1)
     for n in range(10):
         await bank.person(f"somebody-{n}")
+    await bank.sweep()  # reviews of earlier tests may move because of them
     counts = []
     for n in range(5):
         await bank.asks(run_key=f"r-{n}")
@@ -556,6 +532,7 @@ async def test_a_review_left_waiting_costs_no_unit(bank: Bank, monkeypatch: pyte
     await too_few(bank)
     view = await asked(bank, bank.robot)
     await bank.maya.settle(await bank.maya.task(view, "impossible_quorum"), "left_waiting")
+    await bank.sweep()
     moved = counting(monkeypatch, unsatisfiable, "_move")
     assert await unsatisfiable.update_unsatisfiable_reviews(bank.service.ctx) == 0
     assert moved == []
