@@ -1,8 +1,8 @@
-"""R: what a staged and a live effect cost through the whole SDK, beside a bare insert and beside other runtimes.
+"""R: what a staged and a live effect cost through the whole SDK, compared with a bare insert and other runtimes.
 
 Ours is a transaction of a hundred effects in front of a fake service in this process: bytes, digests, journal, a
 release verified for each, the receipt, FIRING, the call in its thread, the outcome. What the fake spends on deciding
-and signing counts against us; the others ask nobody and sign nothing.
+and signing counts against us; the others ask no service and sign nothing.
 
 The others are measured where `make predecessors` has fetched them (Python 3.12), each in a process of its own. Their
 databases wait for the disk as they come.

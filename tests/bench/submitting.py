@@ -154,7 +154,7 @@ def require_different(requests: Iterable[bytes], seen: set[int]) -> None:
 
 
 def require_authentication(port: int, signer: Signer) -> None:
-    """The door is shut to whoever proves nothing, and a body is not another's: authentication is part of the price."""
+    """A request without a proof or with another's body is refused: authentication is part of the cost."""
     honest = signer.submissions(1, spend=False)[0]
     head, _, body = honest.partition(b"\r\n\r\n")
     unsigned = b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"Agent-Proof"))
