@@ -144,10 +144,9 @@ class _Live:
         return lambda: self._journal.transactions.stage(self._lease, self._staging, call)
 
 
-def bare_table(folder: Path | None, level: str) -> sqlite3.Connection:
-    """A table of one's own, each insert a commit of that durability; without a folder in memory."""
-    place = ":memory:" if folder is None else folder / f"bare-{level}.db"
-    bare = sqlite3.connect(place, isolation_level=None)
+def _bare_table(folder: Path, level: str) -> sqlite3.Connection:
+    """A table of one's own, each insert a commit of that durability."""
+    bare = sqlite3.connect(folder / f"bare-{level}.db", isolation_level=None)
     bare.executescript(
         f"PRAGMA journal_mode=WAL; PRAGMA synchronous={level}; CREATE TABLE effects (id INTEGER PRIMARY KEY, txn TEXT, "
         "args BLOB); CREATE INDEX by_txn ON effects (txn)"
@@ -161,7 +160,7 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     del wanted
     journal, unforced = Journal(folder / "journal.db"), Journal(folder / "unforced.db")
     unforced.database.__class__ = _Unforced
-    full, normal = bare_table(folder, "FULL"), bare_table(folder, "NORMAL")
+    full, normal = _bare_table(folder, "FULL"), _bare_table(folder, "NORMAL")
     effects, live = _Effects("bench"), _Live(journal)
 
     def around(of: Journal) -> Callable[[], None]:
@@ -175,7 +174,7 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
 
     def insert(into: sqlite3.Connection) -> Callable[[], None]:
         row = (effects.make()[1].txn, ARGS_BYTES)
-        return lambda: void(into.execute("INSERT INTO effects (txn, args) VALUES (?, ?)", row))
+        return lambda: _void(into.execute("INSERT INTO effects (txn, args) VALUES (?, ?)", row))
 
     yield [
         wall_case("intent, outcome", lambda n: [around(journal) for _ in range(n)]),
@@ -191,7 +190,7 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     normal.close()
 
 
-def void(_: object) -> None:
+def _void(_: object) -> None:
     """The responses are not checked."""
 
 
