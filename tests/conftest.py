@@ -1,8 +1,8 @@
 """Rules of every test: loopback only, one async backend, Hypothesis profiles, and no quiet skip.
 
 A test that needs something from outside the repository (a browser, a server, recorded data) asks
-`tests.counterparts.require` for it. What is missing is skipped and told at the end of the run together with
-the way to get it. With REQUIRE_ALL=1 in the environment no test may skip, for whatever reason.
+`tests.counterparts.require` for it. Tests whose prerequisites are missing are skipped and listed at the end with
+the way to get it. With REQUIRE_ALL=1 in the environment no test may skip, for any reason.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ def _fail_instead(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once more, where nobody can miss it, what was not there and how to get it."""
+    """List the missing prerequisites and how to get them at the end of the run."""
     skipped = terminalreporter.stats.get("skipped", [])
-    told = sorted({str(report.longrepr[2]) for report in skipped if WAY_TO_GET in str(report.longrepr)})
-    if not told:
+    missing = sorted({str(report.longrepr[2]) for report in skipped if WAY_TO_GET in str(report.longrepr)})
+    if not missing:
         return
     terminalreporter.section("NOT TESTED: something these tests need is missing", sep="!", red=True)
-    for line in told:
+    for line in missing:
         terminalreporter.write_line(line.removeprefix("Skipped: "), red=True)
 
 
@@ -131,7 +131,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _logs_of_its_own() -> Iterator[None]:
     """A command that was run inside a test leaves no handler behind, least of all one whose file is closed by then."""
     root = logging.getLogger()
-    before, level, told = root.handlers[:], root.level, logging.raiseExceptions
+    before, level, raising = root.handlers[:], root.level, logging.raiseExceptions
     yield
     left = [one for one in root.handlers if type(one) is logging.StreamHandler and one not in before]
     for handler in left:
@@ -139,4 +139,4 @@ def _logs_of_its_own() -> Iterator[None]:
     if left:
         root.setLevel(level)
         logging.captureWarnings(False)
-    logging.raiseExceptions = told
+    logging.raiseExceptions = raising

@@ -36,7 +36,7 @@ from tests.bench import (
     submitting,
     waiting,
 )
-from tests.bench.measuring import Case, Group, Row, Samples, run_rounds, told
+from tests.bench.measuring import Case, Group, Row, Samples, run_rounds, summary
 
 GROUPS: tuple[Group, ...] = (
     submitting.GROUP, deciding.GROUP, activating.GROUP, contract.GROUP, journaling.GROUP, predecessors.GROUP,
@@ -113,14 +113,15 @@ def _tell(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-# ------------------------------------------------------------------------------------------------ telling
+# ---------------------------------------------------------------------------------------------- reporting
 
 
 def _table(rows: list[Row], samples: Samples, commit: str) -> str:
     of_base = base.samples_of(samples)
     lines = [["", "ratio", "median (min\N{EN DASH}max)", "goal", f"at {commit}"]]
     lines += [
-        [row.name, row.what, told(row.ratios(samples)), row.goal, told(row.ratios(of_base))] for row in rows
+        [row.name, row.what, summary(row.ratios(samples)), row.goal, summary(row.ratios(of_base))]
+        for row in rows
     ]
     if not commit:
         lines = [line[:-1] for line in lines]

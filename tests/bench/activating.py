@@ -1,6 +1,6 @@
 """D2 and A1: what policies that speak of other tools cost a decision, and what a new bundle costs requests meanwhile.
 
-A1 counts how late an event loop is that wants to decide every millisecond, while 1,000 policies are prepared beside it.
+A1 counts how late an event loop is that wants to decide every millisecond, while it prepares 1,000 policies too.
 A machine that has other work makes it late as well: how late it is with nothing to prepare is the row A0.
 """
 
@@ -23,7 +23,7 @@ _OF_THE_TOOL, _TICK_S, _IDLE_S = 20, 0.001, 1.0
 
 ROWS = (
     *(
-        Row(name, f"a decision beside {count:,} policies of other actions \N{DIVISION SIGN} beside none",
+        Row(name, f"a decision next to {count:,} policies of other actions \N{DIVISION SIGN} next to none",
             f"decide, {count:,} others", "decide, no others", TIME, "<= 1.1")
         for name, count in OTHERS.items()
     ),

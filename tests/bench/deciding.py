@@ -1,7 +1,7 @@
 """D1: one decision of the policy engine, facts at hand, against one JSON round trip of the same arguments.
 
 Three bundles: the shipped support desk; 1,000 policies over 50 tools, of which 20 speak of the tool that is asked
-about; and 1,000 policies that all speak of it, which nobody should write and somebody will.
+about; and 1,000 policies that all speak of it, which is bad practice and will happen.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ ROWS = (
 
 
 def _multiply(database: Path, count: int) -> None:
-    """Copies of the one review, and of what stands beside it."""
+    """Copies of the one review, and of the rows that belong to it."""
     with closing(sqlite3.connect(database, isolation_level=None)) as db:
         db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA cache_size=-200000")
         db.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""H: what the worst input costs beside good input of its size. Nothing an agent may send may grow faster than it."""
+"""H: the cost of the worst input against good input of its size. Nothing an agent may send may grow faster than it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """J1 to J3: the SDK's journal for one effect against one bare SQLite insert of the same bytes.
 
-`intent, outcome` is what stands around a call: FIRING before it, the outcome after it. `whole` is all that is written
+`intent, outcome` is written around a call: FIRING before it, the outcome after it. `whole` is all that is written
 from the first call to the end when the policy releases at once: transaction, lease and list, the call, the frozen list
 with its attempt, the redemption, FIRING, the outcome, the end. `live` is one call of a tool that can be undone.
 
 FULL is the journal as it is. NORMAL is the same code with no commit waiting for the disk, to see what the journal
-costs beside the disk: no setting does that, for FIRING must be on the disk before a tool is called.
+costs apart from the disk: no setting does that, for FIRING must be on the disk before a tool is called.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Unforced(SQLiteDatabase):
 
 
 class _Effects:
-    """Effects nobody has staged before."""
+    """Effects that were not staged before."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -106,7 +106,7 @@ def redeemed(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int
 
 
 def fire(journal: Journal, effect: Effect, lease: Lease, staging: int, attempt: str) -> None:
-    """What stands around the call."""
+    """What is written around the call."""
     journal.effect_log.begin(lease, staging, effect.effect_id, before=(), lease_seconds=60)
     journal.effect_log.write(
         lease, staging, [EffectOutcome(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')]
@@ -144,10 +144,9 @@ class _Live:
         return lambda: self._journal.transactions.stage(self._lease, self._staging, call)
 
 
-def bare_table(folder: Path | None, level: str) -> sqlite3.Connection:
-    """A table of one's own, each insert a commit of that durability; without a folder in memory."""
-    place = ":memory:" if folder is None else folder / f"bare-{level}.db"
-    bare = sqlite3.connect(place, isolation_level=None)
+def _bare_table(folder: Path, level: str) -> sqlite3.Connection:
+    """A table of one's own, each insert a commit of that durability."""
+    bare = sqlite3.connect(folder / f"bare-{level}.db", isolation_level=None)
     bare.executescript(
         f"PRAGMA journal_mode=WAL; PRAGMA synchronous={level}; CREATE TABLE effects (id INTEGER PRIMARY KEY, txn TEXT, "
         "args BLOB); CREATE INDEX by_txn ON effects (txn)"
@@ -157,11 +156,11 @@ def bare_table(folder: Path | None, level: str) -> sqlite3.Connection:
 
 @contextmanager
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
-    """A journal, one that never waits for the disk, and bare tables beside them."""
+    """A journal, one that never waits for the disk, and bare tables next to them."""
     del wanted
     journal, unforced = Journal(folder / "journal.db"), Journal(folder / "unforced.db")
     unforced.database.__class__ = _Unforced
-    full, normal = bare_table(folder, "FULL"), bare_table(folder, "NORMAL")
+    full, normal = _bare_table(folder, "FULL"), _bare_table(folder, "NORMAL")
     effects, live = _Effects("bench"), _Live(journal)
 
     def around(of: Journal) -> Callable[[], None]:
@@ -175,7 +174,7 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
 
     def insert(into: sqlite3.Connection) -> Callable[[], None]:
         row = (effects.make()[1].txn, ARGS_BYTES)
-        return lambda: void(into.execute("INSERT INTO effects (txn, args) VALUES (?, ?)", row))
+        return lambda: _void(into.execute("INSERT INTO effects (txn, args) VALUES (?, ?)", row))
 
     yield [
         wall_case("intent, outcome", lambda n: [around(journal) for _ in range(n)]),
@@ -191,8 +190,8 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     normal.close()
 
 
-def void(_: object) -> None:
-    """Nobody looks at what was answered."""
+def _void(_: object) -> None:
+    """The responses are not checked."""
 
 
 GROUP = Group(ROWS, cases)

@@ -9,8 +9,9 @@ from sqlalchemy import NullPool, create_engine, text
 
 from tests.bench.measuring import BenchError
 
-SUBMITTED = ("transaction_submitted", "effect_submitted", "decision_made")
-SPENT = (*SUBMITTED, "release_minted", "effect_redeemed", "transaction_redeemed")
+SPENT = tuple(
+    "transaction_submitted effect_submitted decision_made release_minted effect_redeemed transaction_redeemed".split()
+)
 DECISIONS = "decisions"
 
 Count = Callable[[], Counter[str]]

@@ -1,7 +1,7 @@
 """A small HTTP client that is never the bottleneck: it sends bytes made before the clock starts.
 
 Proofs are signed before the clock starts; while it runs, a client writes one request, waits for the whole answer and
-writes the next. One process on uvloop plays all clients; how much of a core it took is told with every measurement.
+writes the next. One process on uvloop plays all clients; how much of a core it took is part of every measurement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def drive(
 ) -> float:
     """Send all requests over so many connections; seconds from the first byte to the last answer.
 
-    `took` is told how long each answer took.
+    `took` gets the time of each response.
 
     Raises:
         BenchError: an answer had another status, or a body without these bytes: it was of something else.

@@ -1,7 +1,7 @@
 """Cases and rows: measure every case in every round, in random order, and compare within a round only.
 
 A case measures something and answers quantities; a row divides one case's quantity by a baseline's of the same
-round. What is told is the median of these ratios, with the smallest and the largest. Nothing here passes or fails.
+round. The result is the median of these ratios, with the smallest and the largest. Nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Row:
 class Group:
     """Rows that share a setting: the rows, and how to make the cases they need in a folder.
 
-    `cases` is told which are wanted, for some are dear to set up. `missing` says why a case is not there.
+    `cases` gets the names of the wanted cases, because some are slow to set up. `missing` says why a case is not there.
     """
 
     rows: tuple[Row, ...]
@@ -97,7 +97,7 @@ def run_rounds(cases: Sequence[Case], *, rounds: int, seconds: float, tell: Call
     return samples
 
 
-def told(ratios: Iterable[float]) -> str:
+def summary(ratios: Iterable[float]) -> str:
     """Median (smallest to largest), with three figures; a dash for nothing."""
     ordered = sorted(ratios)
     if not ordered:
@@ -157,7 +157,7 @@ def _spend(work: Callable[[], object], calls: int) -> float:
 
 
 class without_collection:  # noqa: N801  reads as a phrase in a with statement
-    """No garbage collection inside: it would be charged to whoever happens to be measured."""
+    """No garbage collection inside: it would be charged to the case being measured."""
 
     def __enter__(self) -> None:
         gc.collect()

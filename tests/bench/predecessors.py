@@ -1,8 +1,8 @@
-"""R: what a staged and a live effect cost through the whole SDK, beside a bare insert and beside other runtimes.
+"""R: what a staged effect costs through the whole SDK, compared with other runtimes.
 
 Ours is a transaction of a hundred effects in front of a fake service in this process: bytes, digests, journal, a
 release verified for each, the receipt, FIRING, the call in its thread, the outcome. What the fake spends on deciding
-and signing counts against us; the others ask nobody and sign nothing.
+and signing counts against us; the others ask no service and sign nothing.
 
 The others are measured where `make predecessors` has fetched them (Python 3.12), each in a process of its own. Their
 databases wait for the disk as they come.
@@ -10,6 +10,7 @@ databases wait for the disk as they come.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from countersign import MemoryAdapter, SQLiteAdapter, tool, transaction
-from tests.bench.journaling import bare_table, void
-from tests.bench.measuring import TIME, Case, Group, Row, Sample, wall_case
-from tests.fakes.desk import Desk, make_desk, make_runtime, note_tool, notes_database, refund_tool
+from countersign import transaction
+from tests.bench.measuring import TIME, Case, Group, Row, Sample
+from tests.fakes.desk import Desk, make_desk, make_runtime, refund_tool
 
 PYTHON: Final = Path(__file__).parents[2] / ".venv-predecessors/bin/python"
 RUNTIMES: Final = ("agenthelm", "agentrelay", "pherix")
@@ -34,15 +34,7 @@ ROWS = (
     Row("R1", f"a staged effect, durable{OVER}one of Pherix", "staged", "pherix", TIME, MOST + "0.4"),
     Row("R2", f"a staged effect, durable{OVER}a call of AgentRelay", "staged", "agentrelay", TIME, MOST + "0.4"),
     Row("R3", f"the same in memory{OVER}one of Pherix", "staged in memory", "pherix in memory", TIME, MOST + "1"),
-    Row("R4", f"a staged effect, durable{OVER}one insert FULL", "staged", "bare insert FULL", TIME),
-    Row("R5", f"a live effect, durable{OVER}one insert FULL", "live", "bare insert FULL", TIME),
-    Row("R6", f"a live effect{OVER}a staged one, in memory", "live in memory", "staged in memory", TIME),
     Row("R7", f"a staged effect, durable{OVER}a call of AgentHelm", "staged", "agenthelm", TIME),
-    Row("R8", f"a live effect on values in memory{OVER}one write into a dict", "live on values", "bare dict", TIME),
-    Row("R9", f"a staged effect{OVER}one insert, in memory", "staged in memory", "bare insert in memory", TIME),
-    Row("R10", f"a live effect{OVER}one insert, in memory", "live in memory", "bare insert in memory", TIME),
-    Row("R11", f"a live effect, durable{OVER}one of Pherix", "live", "pherix", TIME),
-    Row("R12", f"a live effect, durable{OVER}a call of AgentRelay", "live", "agentrelay", TIME),
 )  # fmt: skip
 
 
@@ -68,16 +60,14 @@ class _Elsewhere:
         self._process.communicate()
 
 
-def _ours(desk: Desk, lane: str, call: Callable[[int], object]) -> Callable[[float], Sample]:
-    runs = 0
+def _ours(desk: Desk, refund: Callable[[str, int, list[str]], object]) -> Callable[[float], Sample]:
+    runs = itertools.count(1)
 
     def measure(_: float) -> Sample:
-        nonlocal runs
-        runs += 1
         start = time.perf_counter()
-        with transaction(f"{lane}-{runs}", runtime=desk.runtime) as txn, txn.repeat():
+        with transaction(f"staged-{next(runs)}", runtime=desk.runtime) as txn, txn.repeat():
             for number in range(CALLS):
-                call(number)
+                refund(f"o-{number}", 100, BODY)
         return {TIME: (time.perf_counter() - start) / CALLS * 1e6}
 
     return measure
@@ -92,60 +82,16 @@ def _desk(folder: Path, *, in_memory: bool) -> Desk:
     return replace(desk, runtime=make_runtime(settings, desk.face, desk.registry, desk.clock))
 
 
-def _keeping(desk: Desk) -> Callable[[int], object]:
-    values = MemoryAdapter()
-
-    @tool("keep", lane="live", adapter=values, registry=desk.registry)
-    def keep(order_id: str, text: str) -> None:
-        """Keep a value."""
-        values[order_id] = text
-
-    return lambda number: keep(f"o-{number}", BODY[0] * 10)
-
-
-def _dict(_: float) -> Sample:
-    """A hundred writes, a thousand times, for one is shorter than the clock can tell."""
-    orders, text = [f"o-{number}" for number in range(CALLS)], BODY[0] * 10
-    start = time.perf_counter()
-    for _run in range(1_000):
-        values: dict[str, str] = {}
-        for order in orders:
-            values[order] = text
-    return {TIME: (time.perf_counter() - start) / CALLS / 1_000 * 1e6}
-
-
 @contextmanager
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
-    """Our effects, bare inserts, and the others as far as they are here."""
+    """Our effects, and the others as far as they are here."""
     with ExitStack() as stack:
         made: list[Case] = []
         for suffix in ("", " in memory"):
             desk = _desk(folder / f"desk{suffix.replace(' ', '-')}", in_memory=bool(suffix))
             refund = refund_tool(desk)
-            note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
             stack.callback(desk.runtime.close)
-            made.append(
-                Case(
-                    f"staged{suffix}",
-                    _ours(desk, "staged", lambda n, refund=refund: refund(f"o-{n}", 100, BODY)),
-                )
-            )
-            made.append(
-                Case(f"live{suffix}", _ours(desk, "live", lambda n, note=note: note(f"o-{n}", BODY[0] * 10)))
-            )
-            if suffix:
-                made.append(Case("live on values", _ours(desk, "values", _keeping(desk))))
-        made.append(Case("bare dict", _dict, reference=True))
-        row = ("t" * 64, (BODY[0] * 10).encode())
-        insert = "INSERT INTO effects (txn, args) VALUES (?, ?)"
-        for name, place in (("bare insert FULL", desk.folder), ("bare insert in memory", None)):
-            bare = bare_table(place, "FULL")
-            stack.callback(bare.close)
-            made.append(
-                wall_case(
-                    name, lambda n, bare=bare: [lambda: void(bare.execute(insert, row))] * n, reference=True
-                )
-            )
+            made.append(Case(f"staged{suffix}", _ours(desk, refund)))
         for name in RUNTIMES if PYTHON.exists() else ():
             for suffix, kept in (("", str(folder)), (" in memory", "memory")):
                 if f"{name}{suffix}" in wanted:

@@ -1,4 +1,4 @@
-"""The service an operator starts, the echo beside it, and an agent that signs requests before the clock starts."""
+"""The service an operator starts, the echo next to it, and an agent that signs requests before the clock starts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 class Signer:
-    """Makes requests nobody has seen before."""
+    """Makes requests that were not sent before."""
 
     def __init__(self, key: PrivateKey, service_port: int) -> None:
         self._key = key
@@ -100,7 +100,7 @@ class Signer:
         return made
 
     def looks(self, count: int, txn: str, wait_s: int) -> list[bytes]:
-        """So many questions how one transaction stands, each willing to wait."""
+        """Reads of one transaction's state, each willing to wait."""
         nonce, now = self.nonce(), int(time.time())
         prefer = {"Prefer": f"wait={wait_s}"} if wait_s else {}
         return [self._signed("GET", f"{PATH}/{txn}", nonce, now, b"", prefer) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""G1, G2: what a spend costs the database beside 1,000 others and beside 100,000, and how many bytes it leaves.
+"""G1, G2: what a spend costs a database with 1,000 others and with 100,000, and how many bytes it leaves.
 
 A thousand spends are sent to the real service. The large database holds a hundred copies of their rows, older ones,
 each with digests and ids of its own: so many real spends would take a quarter of an hour.
@@ -33,7 +33,7 @@ CLIENTS, AT_ONCE = 16, 160
 MOST = "\N{LESS-THAN OR EQUAL TO} "
 
 ROWS = (
-    Row("G1", "SQL time of a spend: beside 100,000 spends \N{DIVISION SIGN} beside 1,000", "spend, many", "spend, few",
+    Row("G1", "SQL time of a spend: with 100,000 spends \N{DIVISION SIGN} with 1,000", "spend, many", "spend, few",
         TIME, MOST + "1.2"),
     Row("G2", "bytes on disk that a spend leaves \N{DIVISION SIGN} bytes of its body", "on disk", "body", BYTES,
         MOST + "5"),

@@ -2,8 +2,8 @@
 
 The service is the one an operator starts: its own process, SQLite with every commit on the disk, the shipped
 support-desk bundle. Every request is another transaction of one mail that policy lets through at once, signed by an
-enrolled key. `submit` is decided and kept; `spend` also names an attempt, so that the answer carries a signed release
-and a signed receipt and the effect is redeemed. The echo gets the same bytes, proof and all.
+enrolled key. It names an attempt, so that the answer carries a signed release and a signed receipt and the effect is
+redeemed. The echo gets the same bytes, proof and all.
 
 P5 is the same service with a PostgreSQL of its own that forces its log to the disk; P9 two processes on that database,
 each with half of the clients; P6 the same as P1 with the setting `durability = normal`, which production refuses.
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from sqlalchemy import make_url
 
 from policy_service.storage.sqlite import open_writer
-from tests.bench.kept import SPENT, SUBMITTED, Count, counting, require_kept
+from tests.bench.kept import SPENT, Count, counting, require_kept
 from tests.bench.load import cpu_seconds, drive, idle_seconds
 from tests.bench.measuring import CPU, P50, RATE, BenchError, Case, Group, Row, Sample, wall_case
 from tests.bench.servers import Signer, echo, service
@@ -57,13 +57,7 @@ def _alone(one: Mapping[str, Sample]) -> float:
 
 ROWS = (
     Row("P1", f"submit, release, redeem: r/s, 16 clients{OVER}echo", "spend@16", "echo@16", RATE, LEAST + "0.12"),
-    Row("P1.1", "the same, 1 client", "spend@1", "echo@1", RATE),
-    Row("P1s", f"submit only: r/s, 16 clients{OVER}echo", "submit@16", "echo@16", RATE),
-    Row("P1s.1", "the same, 1 client", "submit@1", "echo@1", RATE),
     Row("P2", f"submit, release, redeem: server CPU, 16 clients{OVER}echo", "spend@16", "echo@16", CPU, MOST + "9"),
-    Row("P2.1", "the same, 1 client", "spend@1", "echo@1", CPU),
-    Row("P2s", f"submit only: server CPU, 16 clients{OVER}echo", "submit@16", "echo@16", CPU),
-    Row("P2s.1", "the same, 1 client", "submit@1", "echo@1", CPU),
     Row("P3", f"P1 with 64 clients{OVER}P1 with 16: no collapse", "spend@64", "echo@64", RATE, LEAST + "0.7",
         of=_at_64, more=("spend@16", "echo@16")),
     Row("P4", f"one client: p50{OVER}(3 echo p50 + 2 fdatasync)", "spend@1", "echo@1", P50, MOST + "3",
@@ -154,7 +148,7 @@ def require_different(requests: Iterable[bytes], seen: set[int]) -> None:
 
 
 def require_authentication(port: int, signer: Signer) -> None:
-    """The door is shut to whoever proves nothing, and a body is not another's: authentication is part of the price."""
+    """A request without a proof or with another's body is refused: authentication is part of the cost."""
     honest = signer.submissions(1, spend=False)[0]
     head, _, body = honest.partition(b"\r\n\r\n")
     unsigned = b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"Agent-Proof"))
@@ -189,17 +183,10 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
         require_authentication(plain.port, signer)
         rows = counting(f"sqlite:///{folder}/service/countersign.db")
         echo_port, echo_pid = running.enter_context(echo())
-        spends, submits = partial(signer.submissions, spend=True), partial(signer.submissions, spend=False)
+        spends = partial(signer.submissions, spend=True)
         for clients in (1, 16, 64):
             made += [
                 case("echo", clients, [Server(echo_port, echo_pid, spends)], b'"run_key":'),
-                case(
-                    "submit",
-                    clients,
-                    [Server(plain.port, plain.pid, submits)],
-                    b'"state":"ready"',
-                    (rows, SUBMITTED),
-                ),
                 case("spend", clients, [Server(plain.port, plain.pid, spends)], RECEIPT, (rows, SPENT)),
             ]
         if "spend, normal@16" in wanted:

@@ -1,7 +1,7 @@
 """M1, M2: what the service keeps in memory: after one spend, and while thousands of agents wait for people.
 
 Every wait is a connection of its own with a signed question about a transaction in review, `Prefer: wait`. So many as
-this machine lets a process have open are asked; the row says how many, and tells their growth as if 10,000 waited.
+this machine lets a process have open are opened; the row says how many, and scales their growth to 10,000.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.bench.servers import AGENT, PATH, Signer, echo, service
 from tests.bench.submitting import RECEIPT
 
 WAITERS = 10_000
-FILES_BESIDE = 600  # what a process has open beside the waits, with room
+OTHER_FILES = 600  # what a process has open besides the waits, with a reserve
 WAIT_S = 280
 AT_ONCE = 200  # signed and sent together: no proof is old when it arrives
 _PATIENCE_S = 150
@@ -55,7 +55,7 @@ ROWS = (
 def waiters() -> int:
     """How many waits fit into the files a process may have open; the service's limit is ours."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return min(WAITERS, limit - FILES_BESIDE)
+    return min(WAITERS, limit - OTHER_FILES)
 
 
 def _in_review(signer: Signer, port: int) -> str:

@@ -44,13 +44,13 @@ class Vendor:
         said = self.script.pop(0)
         return said if isinstance(said, tuple) else (200, said)
 
-    def told(self) -> list[dict[str, Any]]:
+    def last_messages(self) -> list[dict[str, Any]]:
         """The messages of the last request."""
         return self.sent[-1]["messages"]
 
     def answers(self) -> list[str]:
-        """What the model was told of the calls of its last message, in order."""
-        last = self.told()
+        """The results sent to the model for the calls of its last message, in order."""
+        last = self.last_messages()
         if last[-1]["role"] == "user":
             return [block["content"] for block in last[-1]["content"]]
         answered = takewhile(lambda message: message["role"] == "tool", reversed(last))
