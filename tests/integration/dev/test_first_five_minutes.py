@@ -159,9 +159,7 @@ def test_the_readme_program_is_approved_here(tmp_path: Path) -> None:
         assert books.execute("SELECT tool, state FROM effects").fetchall() == [("refund", "fired")]
 
 
-def test_saved_policies_are_reloaded_or_refused(
-    tmp_path: Path,
-) -> None:
+def test_saved_policies_are_reloaded_or_refused(tmp_path: Path) -> None:
     with sits(tmp_path, AGENT) as sitting:
         sitting.waits_for(r"exit status 1")
         starter = (tmp_path / "policies/starter.cedar").read_text()
@@ -255,9 +253,7 @@ def test_an_inactive_manifest_is_reported_with_its_cause(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_a_review_older_than_the_manifest_is_no_unknown_tool(
-    tmp_path: Path,
-) -> None:
+def test_a_review_older_than_the_manifest_is_no_unknown_tool(tmp_path: Path) -> None:
     """It wants who answers for unknown tools and who answers for this one: one person alone cannot be both."""
     with sits(tmp_path, LATE) as sitting:
         sitting.waits_for(r"nuke waits for unseen; decide here: (\S+)")
@@ -275,9 +271,7 @@ def test_a_review_older_than_the_manifest_is_no_unknown_tool(
 
 
 @pytest.mark.long
-def test_an_approved_step_without_a_key_is_resumed(
-    tmp_path: Path,
-) -> None:
+def test_an_approved_step_without_a_key_is_resumed(tmp_path: Path) -> None:
     with sits(tmp_path, AGENT.replace('key="case-1")', ")")) as sitting:
         link = sitting.waits_for(SIGN_IN)[1]
         review = sitting.waits_for(r"decide here: (\S+)")[1]

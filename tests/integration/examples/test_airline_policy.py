@@ -283,9 +283,7 @@ async def test_no_role_and_no_database_are_denied(bundle: Bundle, airline: Airli
         assert (await ask(bundle, tool, args)).code == "facts_unavailable"
 
 
-async def test_each_policy_decides_some_case(
-    bundle: Bundle,
-) -> None:
+async def test_each_policy_decides_some_case(bundle: Bundle) -> None:
     (gate,) = (await ask(bundle, "cancel_reservation", {"reservation_id": "ECON01"})).gates
     assert (gate.groups, gate.quorum, gate.reason) == (frozenset({"duty-managers"}), 2, True)
     denial = await ask(bundle, "send_certificate", {"user_id": "regular_1", "amount": 100})

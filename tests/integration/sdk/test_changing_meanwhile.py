@@ -179,9 +179,7 @@ def test_scenario_52_a_denial_undoes_what_was_live_and_keeps_the_sibling_from_fi
     assert nothing_in_effect(near)
 
 
-def test_scenario_53_a_rule_between_two_fires_stops_the_second(
-    near: Near,
-) -> None:
+def test_scenario_53_a_rule_between_two_fires_stops_the_second(near: Near) -> None:
     near.rules.write("tools/pay.json", PAY | {"recheck": True})
     near.put_in_force()
     near.before_fire["pay"] = lambda: near.change(plain_forbid("stop"))
