@@ -53,11 +53,6 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Page:
-    """Something on the way answers 200 with a page of its own; Slack does not see the call."""
-
-
-@dataclass(frozen=True)
 class NotOk:
     """Answered 200 with `ok: false`: token_revoked, is_archived, channel_not_found; Slack does not see the call."""
 
@@ -88,7 +83,7 @@ class Garbled:
     """Slack does it, and something on the way answers 200 with a page of its own."""
 
 
-Fault = Status | Page | NotOk | Hang | CutBefore | CutAfter | Garbled
+Fault = Status | NotOk | Hang | CutBefore | CutAfter | Garbled
 
 
 @dataclass
@@ -177,8 +172,6 @@ class SlackFaults:
         match fault:
             case Status():
                 return fault.answer()
-            case Page():
-                return web.Response(text="<html>sign in to the network</html>", content_type="text/html")
             case NotOk(error):
                 return web.json_response({"ok": False, "error": error})
             case Hang(accepted=False, seconds=seconds):

@@ -89,6 +89,7 @@ def acme_deployment(data: Path) -> AbstractContextManager[Deployment]:
 @pytest.fixture(scope="module")
 def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """One for all tests of this file; its second provider signs what the first one sends in the clear."""
+    ways: dict[str, tuple[dict[str, Any], str]]
     ways = {"acme": ({}, "groups"), "signed": (SIGNED, "realm_access.roles")}
     with oidc_deployment(tmp_path_factory.mktemp("acme") / "data", **ways) as deployment:
         yield deployment

@@ -183,9 +183,6 @@ class Office:
     def approve(self, pending: ReviewPending, by: str = "maya") -> None:
         self.person(by).approve(the_url(pending), "looks right")
 
-    def deny(self, pending: ReviewPending, reason: str) -> None:
-        self.person("maya").deny(the_url(pending), reason)
-
     def person(self, name: str) -> Person:
         """Somebody who is signed in: once for all tests, for each link is a process of the operator's."""
         who = (self.service.url, name)

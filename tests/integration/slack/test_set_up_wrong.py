@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -47,13 +46,6 @@ async def test_each_kind_of_refusal_is_named_in_the_log(office: Office) -> None:
     assert "canary" not in str(output)
 
 
-@pytest.fixture
-async def elsewhere(open_office: OpenOffice) -> AsyncIterator[Office]:
-    """A service whose settings name another workspace than the one its token is of."""
-    async with open_office(met=False, app={"team_id": "T0RIVAL"}) as started:
-        yield started
-
-
 async def asked_again(office: Office, times: int) -> None:
     """Let time pass until the service has called so often; it asks whose its token is, and nothing else."""
 
@@ -65,26 +57,24 @@ async def asked_again(office: Office, times: int) -> None:
     assert {call.method for call in office.faults.calls} == {"auth.test"}
 
 
-async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_foreign_token_sends_nothing(
+    open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though a replica may say that all is well."""
-    await elsewhere.pay()
+    async with open_office(met=False, app={"team_id": "T0RIVAL"}) as office:
+        await office.pay()
+        await asked_again(office, 5)
+        assert "the bot token belongs to T0NORTHWIND, the settings name T0RIVAL" in await office.finding()
+        assert await office.cards() == []
+        status = await office.world.operator("slack-status", {})
+        assert (status["last_error"], status["waiting"] >= 1) == ("token_of_another_workspace", True)
 
-    async def said() -> str:
-        elsewhere.world.clock.pass_(seconds=5)
-        return await elsewhere.finding()
+        async def unheard(*_: Any) -> None:
+            """A replica has not seen the failure."""
 
-    assert "the bot token belongs to T0NORTHWIND, the settings name T0RIVAL" in await until(said)
-    await asked_again(elsewhere, 5)
-    assert await elsewhere.cards() == []
-    status = await elsewhere.world.operator("slack-status", {})
-    assert (status["last_error"], status["waiting"] >= 1) == ("token_of_another_workspace", True)
-
-    async def unheard(*args: Any) -> None:
-        del args
-
-    monkeypatch.setattr(workers, "record_auth_test", unheard)
-    await elsewhere.world.operator("slack-retry", {})
-    await asked_again(elsewhere, len(elsewhere.faults.calls) + 4)
+        monkeypatch.setattr(workers, "record_auth_test", unheard)
+        await office.world.operator("slack-retry", {})
+        await asked_again(office, len(office.faults.calls) + 4)
 
 
 async def test_an_unconfirmed_token_sends_nothing(

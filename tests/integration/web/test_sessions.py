@@ -37,9 +37,8 @@ async def test_opening_the_link_does_not_use_it_and_signing_in_replaces_the_sess
     for _ in range(2):
         answer = await http.get("/sign-in/dev", params={"token": token})
         assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
-    old = {
-        "Cookie": f"countersign_dev={bank.maya.cookie}"
-    }  # H3: a planted cookie is not carried over the sign-in
+    # H3: a planted cookie is not carried over the sign-in
+    old = {"Cookie": f"countersign_dev={bank.maya.cookie}"}
     first = await http.post("/sign-in/dev", data={"token": token}, headers=OWN_PAGE | old)
     assert (first.status_code, first.headers["location"]) == (303, "/")
     assert first.headers["set-cookie"].startswith("countersign_dev=")
