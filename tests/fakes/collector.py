@@ -28,7 +28,7 @@ class Received:
     span: str
     parent: str
     links: tuple[tuple[str, str], ...]
-    facts: dict[str, Any]
+    facts: dict[str, str]  # its attributes that are texts
 
 
 class _Handler(Quiet):
@@ -42,7 +42,6 @@ class Collector(Loopback):
     """Listens while it is open; its `url` is what OTEL_EXPORTER_OTLP_ENDPOINT is set to."""
 
     spans: list[Received] = field(default_factory=list)
-    raw: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__(_Handler)
@@ -51,10 +50,6 @@ class Collector(Loopback):
     def environment(self) -> dict[str, str]:
         """What a process is given that is to send here, soon after each span."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
-
-    def provider(self, service: str) -> TracerProvider:
-        """A provider of this process that sends each span as it ends."""
-        return provider(self.url, service)
 
     def wait_for(self, wanted: Callable[[list[Received]], bool]) -> list[Received]:
         """Everything, as soon as what was sent satisfies."""
@@ -65,7 +60,6 @@ class Collector(Loopback):
         return list(self.spans)
 
     def _take(self, body: bytes) -> None:
-        self.raw.append(body)
         request = ExportTraceServiceRequest.FromString(body)
         for resource in request.resource_spans:
             named = {one.key: one.value.string_value for one in resource.resource.attributes}
@@ -74,7 +68,7 @@ class Collector(Loopback):
 
 
 def provider(endpoint: str, service: str) -> TracerProvider:
-    """See :meth:`Collector.provider`."""
+    """A provider of this process that sends each span as it ends."""
     made = TracerProvider(resource=Resource.create({"service.name": service}))
     made.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces")))
     return made
@@ -83,12 +77,5 @@ def provider(endpoint: str, service: str) -> TracerProvider:
 def _received(service: str, span: Any) -> Received:
     ids = (one.hex() for one in (span.trace_id, span.span_id, span.parent_span_id))
     links = tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links)
-    facts = {one.key: _value(one.value) for one in span.attributes}
+    facts = {one.key: one.value.string_value for one in span.attributes}
     return Received(service, span.name, *ids, links, facts)
-
-
-def _value(value: Any) -> Any:
-    which = value.WhichOneof("value")
-    if which == "array_value":
-        return [_value(one) for one in value.array_value.values]
-    return getattr(value, which) if which else None

@@ -27,16 +27,12 @@ class Fault:
 
 
 class Flaky(Loopback):
-    """Forwards to `service` what no fault keeps from it. `broken` is what a fault happened to; where it forwards, the
-    service has answered by then.
-    """
+    """Forwards to `service` what no fault keeps from it."""
 
     def __init__(self) -> None:
         super().__init__(_Handler)
         self.service = ""  # host:port, known once the service has been started behind us
         self.faults: dict[str, Fault] = {}
-        self.asked: list[str] = []
-        self.broken: list[str] = []
         self.rewrite: Callable[[str, bytes], bytes] = lambda _, body: body
 
     def breaks(self, path: str, how: str, *, forwards: bool = False) -> None:
@@ -55,8 +51,7 @@ class _Handler(Quiet):
     at: Flaky
 
     def respond(self) -> None:
-        body, proxy, request = self.body(), self.at, f"{self.command} {self.path}"
-        proxy.asked.append(request)
+        body, proxy = self.body(), self.at
         fault = next((one for start, one in proxy.faults.items() if self.path.startswith(start)), None)
         if fault is None or fault.forwards:
             status, headers, answer = self._forward(proxy.rewrite(self.path, body))
@@ -65,7 +60,6 @@ class _Handler(Quiet):
             self.answer(status, answer, kept)
         else:
             self.close_connection = True
-            proxy.broken.append(request)
             _FAULTS[fault.how](self)
 
     def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 import tty
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,14 +25,12 @@ _SECONDS = 90.0  # a busy machine takes its time to import everything
 class Sitting:
     """One `policy-service dev my_agent.py`. ``said`` is everything the terminal shows so far."""
 
-    def __init__(
-        self, folder: Path, *arguments: str, port: int | None = None, options: Sequence[str] = (), **env: str
-    ) -> None:
+    def __init__(self, folder: Path, *arguments: str, port: int | None = None, **env: str) -> None:
         self.folder = folder
         self.said = ""
         self._read = 0
         self._news = threading.Condition()
-        words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port()), *options]
+        words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port())]
         # A terminal, as at a desk: both programs write whole lines to it.
         self._terminal, slave = os.openpty()
         tty.setraw(slave)

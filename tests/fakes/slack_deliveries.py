@@ -1,7 +1,6 @@
 """What Slack sends to the service, on its way: delivered, delivered twice, by both ways, or replayed.
 
-Everything that came is kept, with its raw body and headers, so that it can be sent again later, as it was or signed
-anew. The signatures here are made from Slack's description of them alone, never by what the service checks with.
+The signatures here are made from Slack's description of them alone, never by what the service checks with.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ Json = dict[str, Any]
 Kind = Literal["interactive", "slash_commands", "events_api"]
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
-RETRIED: Final = {"X-Slack-Retry-Num": "1", "X-Slack-Retry-Reason": "http_timeout"}
 _ANSWER_S: Final = 30.0
 
 
@@ -65,14 +63,12 @@ class Answer:
 
 @dataclass
 class Delivery:
-    """One delivery of Slack, and the answer of the service to each attempt."""
+    """One delivery of Slack."""
 
     kind: Kind
     payload: Json
     body: bytes
     headers: Mapping[str, str]
-    at: float = field(default_factory=time.time)
-    answers: list[Answer] = field(default_factory=list)
 
 
 class Socket(Protocol):
@@ -83,11 +79,10 @@ class Socket(Protocol):
 
 @dataclass
 class Deliveries:
-    """`how` is the script of manners, by kind; `kept` is everything that came, in order."""
+    """`how` is the script of manners, by kind."""
 
     secret: str
     how: Script[Manner] = field(default_factory=Script)
-    kept: list[Delivery] = field(default_factory=list)
     urls: dict[Kind, str] = field(default_factory=dict)
     rewrite: Callable[[Json], Json] = lambda payload: payload
     socket: Socket | None = None
@@ -113,63 +108,45 @@ class Deliveries:
         delivery = Delivery(kind, sent, *signed(kind, sent, self.secret))
         return await self._play(delivery, self.send_by_socket, self.send)
 
-    async def send(
-        self, delivery: Delivery, *, secret: str | None = None, at: float | None = None, **headers: str
-    ) -> Answer:
-        """Send it over HTTP as it came; or signed anew when a secret or a time is given."""
-        body, said = delivery.body, dict(delivery.headers)
-        if secret is not None or at is not None:
-            body, said = signed(delivery.kind, delivery.payload, secret or self.secret, at)
-        answer = await self._post(delivery.kind, body, {**said, **headers})
-        delivery.answers.append(answer)
-        return answer
+    async def send(self, delivery: Delivery) -> Answer:
+        """Send it over HTTP."""
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        url, headers = self.urls[delivery.kind], delivery.headers
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            try:
+                async with http.post(url, data=delivery.body, headers=headers) as answer:
+                    return Answer(answer.status, await answer.read())
+            except (aiohttp.ClientError, TimeoutError) as error:
+                return Answer(0, repr(error).encode())
 
-    async def send_by_socket(self, delivery: Delivery, **more: Any) -> Answer:
+    async def send_by_socket(self, delivery: Delivery) -> Answer:
         """Send it over the socket, in an envelope of its own."""
         assert self.socket, "the service holds no Socket Mode connection through the proxy"
-        answer = await self.socket.tell(envelope(delivery.kind, delivery.payload, **more))
-        delivery.answers.append(answer)
-        return answer
+        return await self.socket.tell(
+            {
+                "envelope_id": str(uuid.uuid4()), "type": delivery.kind, "payload": delivery.payload,
+                "accepts_response_payload": delivery.kind != "events_api",
+            }
+        )  # fmt: skip
 
     async def forge(self, kind: Kind, payload: Json, *, secret: str = "", at: float | None = None) -> Answer:
         """Send what Slack never said, signed with the right secret or with another."""
         return await self.send(Delivery(kind, payload, *signed(kind, payload, secret or self.secret, at)))
 
     async def _play(self, delivery: Delivery, send: Any, other_way: Any) -> Answer:
-        self.kept.append(delivery)
         match self.how.step(delivery.kind):
             case Twice():
-                answer = await _first(send(delivery))
-                again = _retry(delivery.kind, by_http=send == self.send)
-                await send(delivery, **again)
+                answer: Answer = await send(delivery)
+                await send(delivery)
                 return answer
             case BothWays():
-                return await _first(send(delivery), other_way(delivery))
+                answer, _ = await asyncio.gather(send(delivery), other_way(delivery))
+                return answer
             case Unheard():
                 await send(delivery)
                 return Answer(0, b"the answer was lost")
-        return await _first(send(delivery))
-
-    async def _post(self, kind: Kind, body: bytes, headers: Mapping[str, str]) -> Answer:
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-        async with aiohttp.ClientSession(timeout=timeout) as http:
-            try:
-                async with http.post(self.urls[kind], data=body, headers=headers) as answer:
-                    return Answer(answer.status, await answer.read())
-            except (aiohttp.ClientError, TimeoutError) as error:
-                return Answer(0, repr(error).encode())
-
-
-async def _first(*sent: Any) -> Answer:
-    answers: list[Answer] = await asyncio.gather(*sent)
-    return answers[0]
-
-
-def _retry(kind: Kind, *, by_http: bool) -> Json:
-    """What Slack adds to a retry; it retries events only, so a press comes again without a word."""
-    if kind != "events_api":
-        return {}
-    return dict(RETRIED) if by_http else {"retry_attempt": 1, "retry_reason": "timeout"}
+        answer = await send(delivery)
+        return answer
 
 
 def read(body: bytes, headers: Mapping[str, str]) -> tuple[Kind, Json]:
@@ -200,11 +177,3 @@ def signature(body: bytes, secret: str, at: float | None = None) -> dict[str, st
     stamp = str(int(time.time() if at is None else at))
     digest = hmac.new(secret.encode(), f"v0:{stamp}:".encode() + body, hashlib.sha256).hexdigest()
     return {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": f"v0={digest}"}
-
-
-def envelope(kind: Kind, payload: Json, **more: Any) -> Json:
-    """What Socket Mode wraps it in."""
-    return {
-        "envelope_id": str(uuid.uuid4()), "type": kind, "payload": payload,
-        "accepts_response_payload": kind != "events_api", **more,
-    }  # fmt: skip

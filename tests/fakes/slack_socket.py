@@ -26,7 +26,6 @@ class Relay:
     deliveries: Deliveries
     loop: asyncio.AbstractEventLoop
     open: list[web.WebSocketResponse] = field(default_factory=list)
-    frames: list[Json] = field(default_factory=list)  # every frame the service sent, acks above all
     _acks: dict[str, asyncio.Future[Json]] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
@@ -34,9 +33,9 @@ class Relay:
         """Send an envelope, from any loop; answer its ack."""
         return await self._here(self._tell(envelope))
 
-    async def disconnect(self, reason: str = "refresh_requested", *, cut: bool = False) -> None:
-        """Say goodbye as Slack does before it closes a connection; or cut every connection without a word."""
-        await self._here(self._disconnect(reason, cut=cut))
+    async def cut(self) -> None:
+        """Cut every connection without a word."""
+        await self._here(self._cut())
 
     async def _here(self, work: Any) -> Any:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
@@ -59,14 +58,11 @@ class Relay:
             while len(self.open) != 1:  # noqa: ASYNC110  the list is kept on another loop
                 await asyncio.sleep(0.01)
 
-    async def _disconnect(self, reason: str, *, cut: bool) -> None:
+    async def _cut(self) -> None:
         assert self.open, "the service holds no connection"
-        for socket in list(self.open):
-            if cut and socket._req and socket._req.transport:
+        for socket in self.open:
+            if socket._req and socket._req.transport:
                 socket._req.transport.abort()
-            elif not cut:
-                await socket.send_json({"type": "disconnect", "reason": reason, "debug_info": {}})
-                await socket.close()
 
     async def serve(self, request: web.Request, slack: str) -> web.WebSocketResponse:
         """One connection of the service, and the one to Slack that belongs to it."""
@@ -86,7 +82,6 @@ class Relay:
         return service
 
     def _from_service(self, said: Json) -> None:
-        self.frames.append(said)
         acked = self._acks.get(said.get("envelope_id", ""))
         if acked and not acked.done():
             acked.set_result(said)

@@ -43,10 +43,8 @@ class Truth:
         if not said.get("ok"):
             return said
         match method:
-            case "users.info" | "users.lookupByEmail":
+            case "users.info":
                 return {**said, "user": self._person(said["user"])}
-            case "users.list":
-                return {**said, "members": [self._person(member) for member in said["members"]]}
             case "chat.postMessage" | "chat.update":
                 if self.clock is not time.time:  # else the message's own name says when
                     self.posted.setdefault((said["channel"], said["ts"]), self.clock())
@@ -72,13 +70,13 @@ class Truth:
         return {**_ORDINARY, **user, **self.people.get(user["id"], {})}
 
     def _page(self, method: str, args: Mapping[str, Any], said: Json) -> Json:
-        """No ephemerals, the times and the number asked for, and metadata for those who ask."""
+        """No ephemerals, the time and the number asked for, and metadata for those who ask."""
         seen = [m for m in said["messages"] if m.get("subtype") != "ephemeral"]
         if method == "conversations.history":
-            seen = [m for m in seen if _within(self._at(args, m["ts"]), args)]
+            seen = [m for m in seen if self._at(args, m["ts"]) > float(args.get("oldest") or 0)]
         start, limit = int(args.get("cursor") or 0), int(args.get("limit") or _PAGE)
         page, more = seen[start : start + limit], len(seen) > start + limit
-        if _is_true(args.get("include_all_metadata")):
+        if args.get("include_all_metadata") == "true":
             page = [self._with_metadata(str(args["channel"]), message) for message in page]
         cursor = str(start + limit) if more else ""
         return {**said, "messages": page, "has_more": more, "response_metadata": {"next_cursor": cursor}}
@@ -102,15 +100,3 @@ def _place(sent: Json, homes: Mapping[str, Json]) -> None:
     elif sent.get("message", {}).get("subtype") == "ephemeral":
         sent["container"]["is_ephemeral"] = True
         del sent["message"]
-
-
-def _within(at: float, args: Mapping[str, Any]) -> bool:
-    inclusive = _is_true(args.get("inclusive"))
-    oldest, latest = float(args.get("oldest") or 0), float(args.get("latest") or "inf")
-    if at in (oldest, latest):
-        return inclusive
-    return oldest < at < latest
-
-
-def _is_true(said: object) -> bool:
-    return said in (True, 1, "1", "true", "True")

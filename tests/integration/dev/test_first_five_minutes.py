@@ -159,9 +159,7 @@ def test_the_readme_program_is_approved_here(tmp_path: Path) -> None:
         assert books.execute("SELECT tool, state FROM effects").fetchall() == [("refund", "fired")]
 
 
-def test_saved_policies_are_reloaded_or_refused(
-    tmp_path: Path,
-) -> None:
+def test_saved_policies_are_reloaded_or_refused(tmp_path: Path) -> None:
     with sits(tmp_path, AGENT) as sitting:
         sitting.waits_for(r"exit status 1")
         starter = (tmp_path / "policies/starter.cedar").read_text()
@@ -187,19 +185,11 @@ BROKEN = {
         AGENT + "x = (\n",
         r"dev \| 'my_agent\.py' cannot be imported: my_agent\.py:\d+: SyntaxError: '\(' was never closed: x = \(",
     ),
-    "no main guard": (
-        AGENT.replace('if __name__ == "__main__":', "if True:"),
-        r"dev \| my_agent\.py:\d+ begins a transaction while .*\n?.*write `if __name__ == \"__main__\":`",
-    ),
     "a script that ends while it is imported": (
         "import sys; sys.exit(3)\n",
         r"exit status 3.*put what it do",
     ),
     "no tool": ("print('hello')\n", r"defines no tools; write @tool"),
-    "a tool that acts on nothing": (
-        AGENT.replace(', resource=("Payment", "payment_id"))', ")"),
-        r'write @tool\("refund", resource=\("Payment", "payment_id"\)\)',
-    ),
 }
 
 
@@ -216,7 +206,7 @@ def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None
     assert '"UNKNOWN_TOOL_IN_DEV"' in (tmp_path / ".countersign/service.log").read_text()
 
 
-@pytest.mark.long  # six scripts, one after the other
+@pytest.mark.long  # four scripts, one after the other
 def test_a_broken_script_is_reported_and_the_next_save_awaited(tmp_path: Path) -> None:
     with sits(tmp_path, next(iter(BROKEN.values()))[0]) as sitting:
         for text, output in BROKEN.values():
@@ -255,9 +245,7 @@ def test_an_inactive_manifest_is_reported_with_its_cause(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_a_review_older_than_the_manifest_is_no_unknown_tool(
-    tmp_path: Path,
-) -> None:
+def test_a_review_older_than_the_manifest_is_no_unknown_tool(tmp_path: Path) -> None:
     """It wants who answers for unknown tools and who answers for this one: one person alone cannot be both."""
     with sits(tmp_path, LATE) as sitting:
         sitting.waits_for(r"nuke waits for unseen; decide here: (\S+)")
@@ -275,9 +263,7 @@ def test_a_review_older_than_the_manifest_is_no_unknown_tool(
 
 
 @pytest.mark.long
-def test_an_approved_step_without_a_key_is_resumed(
-    tmp_path: Path,
-) -> None:
+def test_an_approved_step_without_a_key_is_resumed(tmp_path: Path) -> None:
     with sits(tmp_path, AGENT.replace('key="case-1")', ")")) as sitting:
         link = sitting.waits_for(SIGN_IN)[1]
         review = sitting.waits_for(r"decide here: (\S+)")[1]

@@ -3,9 +3,9 @@
 Every case is one call on one state of the database, and names the policies that decided it.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,27 +63,16 @@ def determining(decision: Decision) -> set[str]:
     return set(decision.policies)
 
 
-@dataclass(frozen=True)
-class Case:
-    """Arguments that differ from those of a call that is released, and what is then decided."""
-
-    outcome: Verdict
-    policies: set[str]
-    change: dict[str, Any] = field(default_factory=dict)
-    setup: str = ""  # SQL run on the airline's database before
-
-
 ARGUMENTS = {"pay": "payment_methods", "of": "reservation_id"}  # how the rows below call them
+Case = tuple[Verdict, set[str], dict[str, Any], str]
 
 
-def case_of(outcome: Verdict) -> Callable[..., Case]:
-    def case(*policies: str, setup: str = "", **change: Any) -> Case:
-        return Case(outcome, set(policies), {ARGUMENTS.get(k, k): v for k, v in change.items()}, setup)
-
-    return case
+def case(outcome: Verdict, *policies: str, setup: str = "", **change: Any) -> Case:
+    """What is decided by which policies; how the arguments differ from a released call's; SQL that is run before."""
+    return outcome, set(policies), {ARGUMENTS.get(name, name): one for name, one in change.items()}, setup
 
 
-released, reviewed, denied = map(case_of, (Verdict.RELEASE, Verdict.REVIEW, Verdict.DENY))
+released, reviewed, denied = (partial(case, one) for one in (Verdict.RELEASE, Verdict.REVIEW, Verdict.DENY))
 
 
 def paid(*payments: str) -> list[dict[str, Any]]:
@@ -129,10 +118,7 @@ BOOKINGS = {
     "two certificates": denied("book-payment-counts", pay=paid("certificate_1 100", "certificate_2 100")),
     "two credit cards": denied("book-payment-counts", pay=paid("credit_card_1 100", "credit_card_2 100")),
     "three gift cards": released("book", pay=paid("gift_card_1 100", "gift_card_2 50", "gift_card_3 50")),
-    "four gift cards": denied(
-        "book-payment-counts",
-        pay=paid("gift_card_1 50", "gift_card_2 50", "gift_card_3 50", "gift_card_4 50"),
-    ),
+    "four gift cards": denied("book-payment-counts", pay=paid(*(f"gift_card_{n} 50" for n in range(1, 5)))),
     "one dollar short": denied("book-paid-in-full", pay=card(199)),
     "one dollar too much": denied("book-paid-in-full", pay=card(201)),
     "all that a gift card holds": released("book", pay=paid("gift_card_1 120", "credit_card_1 80")),
@@ -156,7 +142,9 @@ FLIGHTS: dict[str, Any] = {
     "payment_id": "credit_card_1",
 }  # fmt: skip
 CHEAP = "UPDATE fares SET price = 80"
+LESS_ON_IT = "UPDATE payment_methods SET amount = 119 WHERE payment_id = 'gift_card_1'"
 SAME, VIA = on("HAT001 18"), on("HAT003 17", "HAT004 17")
+UNPAID = ("change-own-payment-method", "change-paid-in-full")
 CHANGES = {
     "another day": released("change"),
     "an upgrade": released("change", cabin="business", flights=SAME),
@@ -169,25 +157,16 @@ CHANGES = {
     "no seats left": denied("flights-available", setup=FULL),
     "no seats left on the flight that is kept": released("change", setup=FULL, flights=SAME),
     "a certificate": denied("change-own-payment-method", payment_id="certificate_1"),
-    "a card of somebody else": denied(
-        "change-own-payment-method", "change-paid-in-full", payment_id="credit_card_9"
-    ),
+    "a card of somebody else": denied(*UNPAID, payment_id="credit_card_9"),
     "a gift card that suffices": released("change", flights=VIA, payment_id="gift_card_1", setup=CHEAP),
     "a gift card that holds one dollar less": denied(
-        "change-paid-in-full",
-        flights=VIA,
-        payment_id="gift_card_1",
-        setup=f"{CHEAP}; UPDATE payment_methods SET amount = 119 WHERE payment_id = 'gift_card_1'",
+        "change-paid-in-full", flights=VIA, payment_id="gift_card_1", setup=f"{CHEAP}; {LESS_ON_IT}"
     ),
     "basic economy to economy on the same flights": released("change", of="BASIC1", flights=SAME),
     "other flights in basic economy": denied("flights-not-basic-economy", of="BASIC1", cabin="basic_economy"),
     "others, upgraded": reviewed("flights-upgraded-in-the-same-call", of="BASIC1"),
     "an unknown reservation": denied(
-        "change-standing-reservation",
-        "change-own-payment-method",
-        "change-paid-in-full",
-        "flights-same-trip",
-        of="UNKNOWN",
+        "change-standing-reservation", "flights-same-trip", *UNPAID, of="UNKNOWN"
     ),
     "flown": reviewed("flights-already-flown", of="FLOWN1", cabin="business", flights=on("HAT001 18")),
 }
@@ -265,14 +244,14 @@ ROWS = [(tool, name) for tool, (_, cases) in TOOLS.items() for name in cases]
 @pytest.mark.parametrize(("tool", "name"), ROWS, ids=[f"{tool}: {name}" for tool, name in ROWS])
 async def test_the_rule_book_decides(bundle: Bundle, airline: AirlineDatabase, tool: str, name: str) -> None:
     args, cases = TOOLS[tool]
-    case = cases[name]
+    outcome, policies, change, setup = cases[name]
     with unit_of_work(airline.path) as db:
-        for statement in filter(None, case.setup.split("; ")):
+        for statement in filter(None, setup.split("; ")):
             db.execute(statement)
 
-    decision = await ask(bundle, tool, args | case.change)
+    decision = await ask(bundle, tool, args | change)
 
-    assert (decision.outcome, determining(decision)) == (case.outcome, case.policies)
+    assert (decision.outcome, determining(decision)) == (outcome, policies)
 
 
 async def test_no_role_and_no_database_are_denied(bundle: Bundle, airline: AirlineDatabase) -> None:
@@ -283,16 +262,16 @@ async def test_no_role_and_no_database_are_denied(bundle: Bundle, airline: Airli
         assert (await ask(bundle, tool, args)).code == "facts_unavailable"
 
 
-async def test_each_policy_decides_some_case(
-    bundle: Bundle,
-) -> None:
+async def test_each_policy_decides_some_case(bundle: Bundle) -> None:
     (gate,) = (await ask(bundle, "cancel_reservation", {"reservation_id": "ECON01"})).gates
     assert (gate.groups, gate.quorum, gate.reason) == (frozenset({"duty-managers"}), 2, True)
     denial = await ask(bundle, "send_certificate", {"user_id": "regular_1", "amount": 100})
     assert "Silver or gold member" in denial.reasons[0].text
     invented = {"reservation_id": "ECON01", "cabin": "business", "insured": True}
     assert (await ask(bundle, "cancel_reservation", invented)).code == "invalid_args"
-    decided = {policy for _, cases in TOOLS.values() for case in cases.values() for policy in case.policies}
+    decided = {
+        policy for _, cases in TOOLS.values() for _, policies, *_ in cases.values() for policy in policies
+    }
     assert set(bundle.policies) == decided
 
 

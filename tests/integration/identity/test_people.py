@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -22,11 +22,29 @@ from tests.fakes.listening import Listening
 from tests.fakes.world import SUPPORT_BUNDLE
 from tests.integration.identity.browsing import Browser
 
-PEOPLE = {
+PEOPLE: dict[str, dict[str, Any]] = {
     "maya": {"name": "Maya Okafor", "email": "maya@acme.example", "groups": ["finance"]},
     "tom": {"name": "Tom Reed", "email": "tom@acme.example", "groups": ["interns"]},
+    "text": {"groups": "finance"},
+    "odd": {"groups": ["finance", {"id": "cfo"}, 7, None, ["cfo"]]},
+    "path": {"realm_access": {"roles": ["finance"]}},
 }
-OIDC = {"name": "acme", "title": "Acme SSO", "client_id": "countersign", "client_secret": "a-secret"}
+SECRET = "a b+c%41d&e=:/?~*"
+OIDC: dict[str, Any] = {"title": "Acme SSO", "client_id": "countersign", "client_secret": SECRET}
+SCOPES = ["openid", "profile", "email", "groups"]
+SIGNED = {"userinfo_signed_response_alg": "ES256", "id_token_signed_response_alg": "RS256"}
+SIGNING: list[Any] = [
+    RSAKey.generate_key(2048).as_dict(private=True) | {"kid": "one", "use": "sig"},
+    ECKey.generate_key("P-256").as_dict(private=True) | {"kid": "two", "use": "sig"},
+]
+LISTED: list[Any] = [
+    ECKey.generate_key("P-256").as_dict(private=False) | {"kid": "one"},
+    RSAKey.generate_key(2048).as_dict(private=False) | {"kid": "one"},
+    RSAKey.generate_key(2048).as_dict(private=False) | {"kid": "enc", "use": "enc"},
+    {"kty": "AKP", "alg": "ML-DSA-44", "kid": "two"},
+    {"kty": "RSA", "e": "AQAB", "n": "_" * 170 + "w", "kid": "short"},
+    None,
+]
 
 
 class Deployment(Listening):
@@ -48,22 +66,32 @@ class Deployment(Listening):
 
 
 @contextmanager
-def acme_deployment(data: Path, people: Mapping[str, Mapping[str, Any]] = PEOPLE) -> Iterator[Deployment]:
-    """A deployment whose people sign in with `oidc-provider`."""
+def oidc_deployment(data: Path, **ways: tuple[dict[str, Any], str]) -> Iterator[Deployment]:
+    """A deployment whose people sign in with `oidc-provider`; by name its client's settings and the groups' claim."""
     port = free_port()
-    here = f"http://127.0.0.1:{port}/sign-in/acme"
-    logout = {"backchannel_logout_uri": f"{here}/backchannel-logout"}
-    logout["backchannel_logout_session_required"] = True
-    with node.oidc_provider(f"{here}/callback", people, **logout) as issuer:
-        groups = {"groups_claim": "groups", "scopes": ["openid", "profile", "email", "groups"]}
-        with Deployment(data, port, OIDC | {"issuer": issuer} | groups) as deployment:
-            yield deployment
+    with ExitStack() as stack:
+        providers = []
+        for name, (client, claim) in ways.items():
+            here = f"http://127.0.0.1:{port}/sign-in/{name}"
+            app = {"client_secret": SECRET, "backchannel_logout_uri": f"{here}/backchannel-logout"} | client
+            app["backchannel_logout_session_required"] = True
+            provider = node.oidc_provider(f"{here}/callback", PEOPLE, {"keys": SIGNING}, LISTED, **app)
+            named = {"name": name, "issuer": stack.enter_context(provider)}
+            providers.append(OIDC | named | {"groups_claim": claim, "scopes": SCOPES})
+        yield stack.enter_context(Deployment(data, port, *providers))
+
+
+def acme_deployment(data: Path) -> AbstractContextManager[Deployment]:
+    """One with a single provider, Acme SSO."""
+    return oidc_deployment(data, acme=({}, "groups"))
 
 
 @pytest.fixture(scope="module")
 def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One for all tests of this file."""
-    with acme_deployment(tmp_path_factory.mktemp("acme") / "data") as deployment:
+    """One for all tests of this file; its second provider signs what the first one sends in the clear."""
+    ways: dict[str, tuple[dict[str, Any], str]]
+    ways = {"acme": ({}, "groups"), "signed": (SIGNED, "realm_access.roles")}
+    with oidc_deployment(tmp_path_factory.mktemp("acme") / "data", **ways) as deployment:
         yield deployment
 
 
@@ -140,21 +168,6 @@ def test_a_changed_callback_signs_no_one_in(acme: Deployment, browser: Browser) 
     assert "did not sign you in (access_denied): Ask &lt;b&gt;IT&lt;/b&gt;." in refused.text
 
 
-def test_signing_out_ends_every_browser_of_this_person_or_this_one(acme: Deployment) -> None:
-    for everywhere, left in (("yes", [303, 303, 200]), ("", [303, 200, 200])):
-        browsers = [Browser(acme.url) for _ in range(3)]
-        for one, login in zip(browsers, ("maya", "maya", "tom"), strict=True):
-            signed_in(one, login)
-        laptop = browsers[0]
-        token = laptop.get("/").text.split('name="csrf_token" value="')[1].split('"')[0]
-        form = {"csrf_token": token} | ({"everywhere": everywhere} if everywhere else {})
-        answer = laptop.http.post(f"{acme.url}/sign-out", data=form, headers={"Origin": acme.url})
-        assert answer.status_code == 303
-        assert [one.http.get(acme.url).status_code for one in browsers] == left
-        for one in browsers:
-            one.close()
-
-
 def test_a_cookie_of_almost_our_name_is_not_ours(browser: Browser) -> None:
     """Another site under the same domain may set such a cookie, and a lenient parser takes it for ours."""
     ours = b"countersign_dev=" + signed_in(browser, "maya").http.cookies["countersign_dev"].encode()
@@ -176,7 +189,8 @@ def test_a_person_signs_in_with_github(tmp_path: Path) -> None:
     maya = {"email": "maya@acme.example", "name": "Maya Okafor", "login": "maya"}
     with node.emulate("github", {"users": [maya], "oauth_apps": [app]}, tmp_path) as address:
         provider = OIDC | {"name": "github", "kind": "github", "issuer": address, "api_url": address}
-        provider |= {"scopes": ["read:user"], "token_auth": "client_secret_post"}
+        provider |= {"scopes": ["read:user"], "client_secret": app["client_secret"]}
+        provider["token_auth"] = "client_secret_post"
         with Deployment(tmp_path / "data", port, provider) as deployment:
             browser = Browser(deployment.url)
             back = browser.sign_in_there(browser.to_the_provider("github"), choose="Maya Okafor")
@@ -194,75 +208,33 @@ def test_who_signs_out_at_the_provider_is_signed_out_here(acme: Deployment, brow
     other.close()
 
 
-SECRET = "a b+c%41d&e=:/?~*"
-SCOPES = ["openid", "profile", "email", "groups"]
-SHAPES: dict[str, dict[str, Any]] = {
-    "text": {"groups": "finance"},
-    "odd": {"groups": ["finance", {"id": "cfo"}, 7, None, ["cfo"]]},
-    "path": {"realm_access": {"roles": ["finance"]}},
-}  # fmt: skip
-WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "basic": ({}, {"scopes": SCOPES}),
-    "signed": (
-        {"userinfo_signed_response_alg": "ES256", "id_token_signed_response_alg": "RS256"},
-        {"scopes": SCOPES, "groups_claim": "realm_access.roles"},
-    ),
-}
-
-
-SIGNING: list[Any] = [
-    RSAKey.generate_key(2048).as_dict(private=True) | {"kid": "one", "use": "sig"},
-    ECKey.generate_key("P-256").as_dict(private=True) | {"kid": "two", "use": "sig"},
-]
-LISTED: list[Any] = [
-    ECKey.generate_key("P-256").as_dict(private=False) | {"kid": "one"},
-    RSAKey.generate_key(2048).as_dict(private=False) | {"kid": "one"},
-    RSAKey.generate_key(2048).as_dict(private=False) | {"kid": "enc", "use": "enc"},
-    {"kty": "AKP", "alg": "ML-DSA-44", "kid": "two"},
-    {"kty": "RSA", "e": "AQAB", "n": "_" * 170 + "w", "kid": "short"},
-    None,
-]
-
-
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    port = free_port()
-    with ExitStack() as stack:
-        providers = []
-        for name, (client, settings) in WAYS.items():
-            callback = f"http://127.0.0.1:{port}/sign-in/{name}/callback"
-            client = {"client_secret": SECRET} | client
-            keys = {"keys": SIGNING}
-            issuer = stack.enter_context(node.oidc_provider(callback, SHAPES, keys, LISTED, **client))
-            named = {"name": name, "title": name.title(), "issuer": issuer, "client_secret": SECRET}
-            providers.append(OIDC | {"groups_claim": "groups"} | named | settings)
-        data = tmp_path_factory.mktemp("shapes") / "data"
-        yield stack.enter_context(Deployment(data, port, *providers))
-
-
-def known(deployment: Deployment, way: str, login: str) -> tuple[Person, str]:
+def known(acme: Deployment, browser: Browser, way: str, login: str) -> tuple[Person, str]:
     """Who somebody is here after they signed in this way, and the page they then see."""
-    browser = Browser(deployment.url)
-    back = browser.sign_in_there(browser.to_the_provider(way), login=login, password="x")
-    page = browser.get(back)
+    page = browser.get(browser.sign_in_there(browser.to_the_provider(way), login=login, password="x"))
     assert page.status_code == 200, page.text
-    browser.close()
-    issuer = next(one.issuer for one in deployment.world.settings.providers if one.name == way)
-    return deployment.person(issuer, login), page.text
+    issuer = next(one.issuer for one in acme.world.settings.providers if one.name == way)
+    return acme.person(issuer, login), page.text
 
 
 WHY = [
-    ("basic", "text", {"finance"}, ""),
+    ("acme", "text", {"finance"}, ""),
     ("signed", "path", {"finance"}, ""),
-    ("basic", "odd", {"finance"}, "4 of 5 entries in 'groups' of Basic are left out: /1 is an object, /2 is"),
-    ("signed", "text", set(), "Signed sent no claim 'realm_access.roles' in the ID token or userinfo"),
+    (
+        "acme",
+        "odd",
+        {"finance"},
+        "4 of 5 entries in 'groups' of Acme SSO are left out: /1 is an object, /2 is",
+    ),
+    ("signed", "text", set(), "Acme SSO sent no claim 'realm_access.roles' in the ID token or userinfo"),
 ]
 
 
-def test_groups_of_real_providers_count_or_the_page_says_why_not(deployment: Deployment) -> None:
-    for way, login, groups, why in WHY:
-        person, page = known(deployment, way, login)
-        assert person.groups == groups
-        assert (person.groups_problem or "").startswith(why)
-        assert ("At your last sign-in: " in page) is bool(why)
-        assert why.replace("'", "&#39;") in page
+@pytest.mark.parametrize(("way", "login", "groups", "why"), WHY)
+def test_groups_of_real_providers_count_or_the_page_says_why_not(
+    acme: Deployment, browser: Browser, way: str, login: str, groups: set[str], why: str
+) -> None:
+    person, page = known(acme, browser, way, login)
+    assert person.groups == groups
+    assert (person.groups_problem or "").startswith(why)
+    assert ("At your last sign-in: " in page) is bool(why)
+    assert why.replace("'", "&#39;") in page

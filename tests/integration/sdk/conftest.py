@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from countersign import (
     transaction,
 )
 from countersign.contract import EffectState
-from countersign.contract.manifest import ToolManifest
 from countersign.manifests.drafts import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
@@ -184,9 +183,6 @@ class Office:
     def approve(self, pending: ReviewPending, by: str = "maya") -> None:
         self.person(by).approve(the_url(pending), "looks right")
 
-    def deny(self, pending: ReviewPending, reason: str) -> None:
-        self.person("maya").deny(the_url(pending), reason)
-
     def person(self, name: str) -> Person:
         """Somebody who is signed in: once for all tests, for each link is a process of the operator's."""
         who = (self.service.url, name)
@@ -237,20 +233,16 @@ def the_url(pending: ReviewPending) -> str:
     return review.url
 
 
-def bundle_of(bundle: Path, policy: str, manifests: Iterable[ToolManifest]) -> Path:
-    """A folder with these rules, the usual groups and these manifests."""
+def reviewed_bundle(folder: Path) -> Path:
+    """A folder with these rules, the usual groups and the drafts of our tools, reviewed as they are."""
+    bundle, tools = folder / "bundle", Tools(folder / "none.db").registry
     (bundle / "tools").mkdir(parents=True)
-    (bundle / "desk.cedar").write_text(policy)
+    (bundle / "desk.cedar").write_text(POLICY)
     (bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
-    for manifest in manifests:
+    drafts = [one.draft_manifest() for one in tools if one.name != "note"]
+    for manifest in [*drafts, *mcp_manifests()]:
         (bundle / "tools" / f"{manifest.tool}.json").write_bytes(manifest_json(manifest))
     return bundle
-
-
-def reviewed_bundle(folder: Path) -> Path:
-    """A bundle of our tools' drafts, reviewed as they are."""
-    drafts = [one.draft_manifest() for one in Tools(folder / "none.db").registry if one.name != "note"]
-    return bundle_of(folder / "bundle", POLICY, [*drafts, *mcp_manifests()])
 
 
 def serving(folder: Path, environment: dict[str, str] | None = None) -> LocalService:

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from tests.fakes.world import Agent, World, running
 SECONDS = 60.0  # that a test waits for an answer, never for time to pass
 
 Ask = Callable[[Coroutine[Any, Any, Any]], Any]
+_names = (f"support-{n}" for n in count(1))
 
 
 class Through(httpx2.BaseTransport):
@@ -139,33 +142,51 @@ class Near:
             assert self.ask(self.world.service.active.reload()).changed
 
 
+@dataclass(frozen=True)
+class Served:
+    """The service on its thread, and its rules."""
+
+    world: World
+    rules: Payments
+    ask: Ask
+
+    @contextmanager
+    def near(self, folder: Path) -> Iterator[Near]:
+        """A new agent in front of it; the rules are afterwards what they were at first."""
+        agent = self.ask(self.world.agent(next(_names)))
+        one = Near(folder, self.rules, self.world, agent, self.ask)
+        with one.runtime:
+            yield one
+        if self.rules.touched:
+            self.rules.restore()
+            one.put_in_force()
+
+
 @contextmanager
-def near(folder: Path, **settings: Any) -> Iterator[Near]:
-    """An agent in front of the service, until the block ends; its log must then tell what happened (I-8)."""
-    started: Future[tuple[World, Agent, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+def served(folder: Path, **settings: Any) -> Iterator[Served]:
+    """The service until the block ends; its log must then tell what happened (I-8)."""
+    started: Future[tuple[World, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     rules = Payments(folder / "bundle")
 
     async def serve() -> None:
         async with running(folder / "data", rules.path, **settings) as world:
             over = asyncio.Event()
-            started.set_result((world, await world.agent("support"), asyncio.get_running_loop(), over))
+            started.set_result((world, asyncio.get_running_loop(), over))
             await over.wait()
             assert await world.service.db.read(faults_of_log) == []
 
     with ThreadPoolExecutor(1, "near") as thread:
-        served = thread.submit(asyncio.run, serve())
-        wait([started, served], SECONDS, FIRST_COMPLETED)
-        if served.done():
-            served.result()
-        world, agent, loop, over = started.result(0)
+        running_there = thread.submit(asyncio.run, serve())
+        wait([started, running_there], SECONDS, FIRST_COMPLETED)
+        if running_there.done():
+            running_there.result()
+        world, loop, over = started.result(0)
 
         def ask(coro: Coroutine[Any, Any, Any]) -> Any:
             return asyncio.run_coroutine_threadsafe(coro, loop).result(SECONDS)
 
-        one = Near(folder, rules, world, agent, ask)
         try:
-            with one.runtime:
-                yield one
+            yield Served(world, rules, ask)
         finally:
             loop.call_soon_threadsafe(over.set)
-        served.result(SECONDS)
+        running_there.result(SECONDS)

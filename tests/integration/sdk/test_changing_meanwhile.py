@@ -13,17 +13,22 @@ from countersign import Denied, OutsideTransaction, ReleaseLapsed, ReviewPending
 from countersign.contract import EffectState
 from tests.fakes.desk import notes_in
 from tests.fakes.payments import PAY, gate, plain_forbid
-from tests.integration.sdk.near import Near
-from tests.integration.sdk.near import near as running_near
+from tests.integration.sdk.near import Near, Served, served
 from tests.integration.sdk.test_scenarios import is_locked
 
 ERRS = f"context.input.amount * {2**62} > 0"  # an overflow
 ASKS = 500  # finance is asked above 100
 
 
+@pytest.fixture(scope="module")
+def service_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("changing")) as service:
+        yield service
+
+
 @pytest.fixture
-def near(tmp_path: Path) -> Iterator[Near]:
-    with running_near(tmp_path) as one:
+def near(service_of_all: Served, tmp_path: Path) -> Iterator[Near]:
+    with service_of_all.near(tmp_path) as one:
         yield one
 
 
@@ -179,9 +184,7 @@ def test_scenario_52_a_denial_undoes_what_was_live_and_keeps_the_sibling_from_fi
     assert nothing_in_effect(near)
 
 
-def test_scenario_53_a_rule_between_two_fires_stops_the_second(
-    near: Near,
-) -> None:
+def test_scenario_53_a_rule_between_two_fires_stops_the_second(near: Near) -> None:
     near.rules.write("tools/pay.json", PAY | {"recheck": True})
     near.put_in_force()
     near.before_fire["pay"] = lambda: near.change(plain_forbid("stop"))
@@ -195,7 +198,7 @@ def test_scenario_53_a_rule_between_two_fires_stops_the_second(
 
 def test_what_its_code_would_take_back_with_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
     """The code names a compensation and no reviewer has: people were shown none, so none is promised."""
-    with running_near(tmp_path, environment="dev") as near:
+    with served(tmp_path, environment="dev") as service, service.near(tmp_path) as near:
 
         @tool("close_account", resource=("Account", "customer"), registry=near.registry)
         def close_account(customer: str) -> None:

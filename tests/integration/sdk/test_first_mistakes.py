@@ -131,17 +131,9 @@ MORE = {
         "    def refund(self, payment_id: str) -> None: ...\n",
         r"'refund' is a method: 'self'.*write a plain function",
     ),
-    "a resource that names no argument": (
-        TOOLS.replace('("Payment", "payment_id")', '("Payment", "payment")'),
-        r"resource=\('Payment', 'payment'\).*write resource=\(\"Payment\", \"payment_id\"\)",
-    ),
     "a resource that is no pair": (
         TOOLS.replace('("Payment", "payment_id")', '"payment_id"'),
         r"resource='payment_id', which is no type.*write resource=\(\"Payment\", \"payment_id\"\)",
-    ),
-    "a step that takes nothing": (
-        TOOLS + "from countersign import run_transaction\ndef step(): ...\nrun_transaction(step, key='o')\n",
-        r"run_transaction calls step with the transaction; write `def step\(txn\):`",
     ),
     "a step that was called": (
         TOOLS + "from countersign import run_transaction\nrun_transaction(None, key='p')\n",

@@ -288,8 +288,6 @@ asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
 WRONG_SETTINGS: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
     "nothing is wrong": ({}, (), ""),
     "no address": ({"COUNTERSIGN_URL": ""}, (), "COUNTERSIGN_URL is not set"),
-    "plain http": ({"COUNTERSIGN_URL": "http://bank.example"}, (), "is plain http to another machine"),
-    "no such key": ({"COUNTERSIGN_KEY": "/nowhere/agent.pem"}, (), "cannot be read"),
     "the name of another agent": ({"COUNTERSIGN_AGENT": "admin"}, (), "401 bad_proof"),
     "a tool the server does not have": ({}, ("vanished",), "has no tool 'vanished'"),
 }

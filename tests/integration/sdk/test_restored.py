@@ -6,66 +6,56 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from countersign import AlreadyRedeemed, EffectFailed, NotDone, Runtime, resume, tool, transaction
+from countersign import AlreadyRedeemed, EffectFailed, NotDone, Runtime, resume, transaction
 from countersign.contract import PrivateKey, TxnState, txn_id
 from countersign.contract.wire import TransactionView
 from countersign.settings import Settings
-from countersign.tools.registry import ToolRegistry
 from examples.local_service import free_port
-from policy_service.tokens.secret_files import create_secret
+from tests.fakes.desk import notes_database, write_key
 from tests.fakes.listening import Listening
 from tests.fakes.vault import Vault
-from tests.integration.sdk.conftest import bundle_of
-
-POLICY = '@id("may") permit (principal, action, resource);\n'
+from tests.integration.sdk.conftest import ROLE, Tools, reviewed_bundle
 
 
 class Dead(BaseException):
     """Nothing is written to disk any more."""
 
 
+class WatchedTools(Tools):
+    """Tools that let something happen just before they act."""
+
+    during: Callable[[], None] = staticmethod(lambda: None)
+
+    def act(self, *what: Any) -> None:
+        self.during()
+        super().act(*what)
+
+
 class Desk:
-    """An agent with two tools, a service that can be lost, and what happened to the world."""
+    """An agent, a service that can be lost, and what happened to the world."""
 
     def __init__(self, home: Path, vault: Vault) -> None:
         self.home, self.vault, self.port = home, vault, free_port()
-        self.done: list[str] = []
-        self.during: Callable[[], None] = lambda: None
-        self.registry = ToolRegistry()
+        self.tools, self.key = WatchedTools(notes_database(home)), PrivateKey.generate()
         self.service: Listening
-        order, mine, undo = ("Order", "order_id"), self.registry, {"order_id": "args:/order_id"}
+        reviewed_bundle(home)
+        write_key(home / "agent.pem", self.key)
 
-        @tool("refund", resource=order, compensate="void", compensation_map=undo, registry=mine)
-        def refund(order_id: str) -> None:
-            """Give money back."""
-            self.during()
-            self.done.append(f"refund {order_id}")
-
-        @tool("void", resource=order, registry=mine)
-        def void(order_id: str) -> None:
-            """Take it back."""
-            self.done.append(f"void {order_id}")
-
-        @tool("notify", resource=order, registry=mine)
-        def notify(order_id: str) -> None:
-            """Tell the customer."""
-            raise NotDone("the mailbox is full")
-
-        self.refund, self.notify = refund, notify
-        bundle_of(vault.bundle, POLICY, (one.draft_manifest() for one in self.registry))
-        key = PrivateKey.generate()
-        create_secret(home / "agent.pem", key.to_pem())
-        self.jwk = key.public.jwk()
+    @property
+    def done(self) -> list[str]:
+        """What the tools did: their names and orders or charges."""
+        return [f"{what[0]} {what[1]}" for what in self.tools.done]
 
     def runtime(self, journal: str = "journal.db") -> Runtime:
         settings = Settings(
             url=self.service.url, agent="support", key_path=self.home / "agent.pem",
             journal_path=self.home / journal, retry_base_seconds=0.01, retry_max_seconds=0.02,
         )  # fmt: skip
-        return Runtime(settings, registry=self.registry)
+        return Runtime(settings, registry=self.tools.registry)
 
     def start(self) -> None:
         self.service = Listening(self.vault.data, self.vault.bundle)
@@ -107,7 +97,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     with Vault.opened(tmp_path / "data", tmp_path / "bundle", None, None) as vault:
         desk = Desk(tmp_path, vault)
         desk.start()
-        agent = {"name": "support", "jwk": desk.jwk}
+        agent = {"name": "support", "jwk": desk.key.public.jwk(), "roles": [ROLE]}
         desk.service.do(lambda world: world.operator("agent-enroll", agent))
         yield desk
         desk.stop()
@@ -115,7 +105,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def refunded(desk: Desk, key: str, journal: str = "journal.db") -> None:
     with desk.runtime(journal) as runtime, transaction(key, runtime=runtime):
-        desk.refund(key)
+        desk.tools.refund(key, 100)
 
 
 def test_it_reports_what_it_redeemed_before_and_submits_then(desk: Desk) -> None:
@@ -143,7 +133,7 @@ def test_resume_reports_without_unfinished_work_and_no_other_host_fires_again(de
 def test_a_call_firing_during_a_restore_is_reported_when_it_ends(desk: Desk) -> None:
     refunded(desk, "o-0")
     copy = desk.save()
-    desk.during = lambda: desk.lose_since(copy)
+    desk.tools.during = lambda: desk.lose_since(copy)
     refunded(desk, "o-1")
     assert (desk.done, desk.view("o-1").state) == (["refund o-0", "refund o-1"], TxnState.SETTLED)
 
@@ -155,10 +145,10 @@ def test_what_may_have_fired_when_its_process_died_is_unknown_to_the_service_too
     def die() -> None:
         raise Dead
 
-    desk.during = die
+    desk.tools.during = die
     with pytest.raises(Dead):
         refunded(desk, "o-1")
-    desk.during = lambda: None
+    desk.tools.during = lambda: None
     with closing(sqlite3.connect(desk.home / "journal.db", isolation_level=None)) as database:
         # as if the process had not come so far
         database.execute("DELETE FROM outbox WHERE outcome = 'unknown'")
@@ -173,9 +163,10 @@ def test_what_was_taken_back_before_is_known_to_have_been(desk: Desk) -> None:
     copy = desk.save()
     failing = pytest.raises(EffectFailed, match="notify")
     with desk.runtime() as runtime, failing, transaction("o-1", runtime=runtime):
-        desk.refund("o-1")
-        desk.notify("o-1")
-    assert desk.done == ["refund o-1", "void o-1"]
+        desk.tools.error = NotDone("the mailbox is full")
+        desk.tools.charge("o-1", 100)
+        desk.tools.notify("o-1")
+    assert desk.done == ["charge o-1", "void c-o-1"]
     desk.lose_since(copy)
     with desk.runtime() as runtime:
         resume(runtime)

@@ -39,7 +39,7 @@ def enrolled(service: LocalService) -> Settings:
 @pytest.fixture
 def traced(collector: Collector) -> Iterator[trace.Tracer]:
     """An agent's program that traces."""
-    of_the_agent = collector.provider("agent")
+    of_the_agent = provider(collector.url, "agent")
     with tracing.use_provider(of_the_agent):
         yield of_the_agent.get_tracer("agent")
 

@@ -59,7 +59,7 @@ def each_press_is_answered() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def slack_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlackAndFaults]:
     with failing_slack(tmp_path_factory.mktemp("slack")) as both:
         yield both

@@ -179,14 +179,6 @@ class Office(Attacks):
         state: str = now["effects"][0]["state"]
         return state
 
-    async def becomes(self, view: Json, state: str) -> None:
-        """Wait until the only effect of a transaction has this state."""
-
-        async def so() -> bool:
-            return await self.state(view) == state
-
-        await until(so)
-
     async def slack_status(self) -> SlackHealth:
         """Slack's delivery status."""
         db, now = self.world.service.db, self.world.clock()

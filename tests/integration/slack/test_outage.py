@@ -9,20 +9,18 @@ from itertools import pairwise
 import pytest
 
 from tests.fakes.payments import Payments, gate
-from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page
+from tests.fakes.slack_faults import CutBefore, NotOk
 from tests.integration.slack.office import PAYMENTS, POST, Office, words
 
 pytestmark = pytest.mark.anyio
 
 LIST = "conversations.list"
-AWAY = [Page(), NotOk("token_revoked")]
 SHUT = ["is_archived", "not_in_channel", pytest.param("channel_not_found", marks=pytest.mark.long)]
 
 
-@pytest.mark.parametrize("away", AWAY, ids=str)
-async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault) -> None:
+async def test_hours_without_slack_lose_nothing(own_office: Office) -> None:
     office = own_office
-    office.faults.on.always("*", away)
+    office.faults.on.always("*", NotOk("token_revoked"))
     began = office.world.clock()
     views = [await office.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(3)]
     await office.tried(LIST, 4)

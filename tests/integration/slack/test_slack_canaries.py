@@ -110,4 +110,4 @@ async def _all_breaks(office: Office) -> None:
     await office.deliver({"type": "block_actions", "value": value_of(card)})
     broken = {"type": "view_submission", "value": value_of(card)}
     await office.faults.deliveries.by_socket("interactive", broken)
-    await office.faults.relay.disconnect(cut=True)
+    await office.faults.relay.cut()

@@ -65,9 +65,8 @@ async def test_a_slack_that_hangs_holds_up_nothing(office: Office, monkeypatch: 
     view, card = await office.asked(5_000)
     await office.pressed("U0SAM", card)  # who they are is known from now on
     await office.pressed(dana, card, "ask")
-    monkeypatch.setattr(
-        dispatcher, "VIEW_TIMEOUT_S", 600
-    )  # what waits for Slack waits for as long as the test
+    # what waits for Slack waits for as long as the test
+    monkeypatch.setattr(dispatcher, "VIEW_TIMEOUT_S", 600)
     office.faults.on.always("*", Hang())
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -37,9 +37,8 @@ async def test_opening_the_link_does_not_use_it_and_signing_in_replaces_the_sess
     for _ in range(2):
         answer = await http.get("/sign-in/dev", params={"token": token})
         assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
-    old = {
-        "Cookie": f"countersign_dev={bank.maya.cookie}"
-    }  # H3: a planted cookie is not carried over the sign-in
+    # H3: a planted cookie is not carried over the sign-in
+    old = {"Cookie": f"countersign_dev={bank.maya.cookie}"}
     first = await http.post("/sign-in/dev", data={"token": token}, headers=OWN_PAGE | old)
     assert (first.status_code, first.headers["location"]) == (303, "/")
     assert first.headers["set-cookie"].startswith("countersign_dev=")
@@ -58,9 +57,7 @@ async def test_opening_the_link_does_not_use_it_and_signing_in_replaces_the_sess
     holds(answer.text, without=["<script>1"])
 
 
-async def test_https_sites_have_host_cookies_and_no_development_links(
-    tmp_path: Path,
-) -> None:
+async def test_https_sites_have_host_cookies_and_no_development_links(tmp_path: Path) -> None:
     site, bundle = "https://sign.example", Payments(tmp_path / "bundle").path
     async with running(tmp_path / "https", bundle, public_url=site, dev_signin=False) as world:
         answer = await world.http.get("/sign-in")
@@ -85,17 +82,20 @@ async def test_only_a_path_of_ours_is_named_to_come_back_to(bank: Bank) -> None:
         assert ("You requested" in text) == (target not in ELSEWHERE), target
 
 
-async def test_signing_out_ends_the_session_everywhere(bank: Bank) -> None:
-    maya, forged = Holder(await bank.person("maya")), {"csrf_token": "x"}
-    for path, form in (("/sign-out", forged), ("/theme", forged | {"theme": "dark", "back": "/"})):
-        answer = await maya.send(path, **form)
-        assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
-    assert (await maya.visitor.get("/")).status_code == 200
-    cookie = maya.visitor.cookie
-    answer = await maya.send("/sign-out")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
-    assert "Max-Age=0" in answer.headers["set-cookie"]
-    assert await bank.service.sessions.find(cookie) is None
+async def test_signing_out_ends_this_session_or_all_of_this_person(bank: Bank) -> None:
+    for form, stays in (({"everywhere": "yes"}, False), ({}, True)):
+        maya, other = [Holder(await bank.person("maya")) for _ in range(2)]
+        for path, more in (("/sign-out", form), ("/theme", {"theme": "dark", "back": "/"})):
+            answer = await maya.send(path, **more | {"csrf_token": "x"})
+            assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+        assert (await maya.visitor.get("/")).status_code == 200
+        cookies = [one.visitor.cookie for one in (maya, other)]
+        answer = await maya.send("/sign-out", **form)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+        assert "Max-Age=0" in answer.headers["set-cookie"]
+        left = [await bank.service.sessions.find(cookie) is not None for cookie in cookies]
+        assert left == [False, stays]
+    await bank.sign_in()
 
 
 async def test_the_theme_is_kept_and_leads_back(bank: Bank) -> None:

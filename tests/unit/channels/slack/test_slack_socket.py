@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from examples.local_service import free_port
 from policy_service import metrics
+from policy_service.channels.slack import transports
 from policy_service.channels.slack.client import SlackCallError
 from policy_service.channels.slack.dispatcher import FollowUp, SlackResponse
 from policy_service.channels.slack.send_queue import SendStatus
@@ -29,12 +30,16 @@ GIVEN = SocketModeRequest(type="slash_commands", envelope_id="e1", payload=COMMA
 class Client:
     """A fake of the SDK's client."""
 
-    def __init__(self, *, heard: bool = True) -> None:
-        self.heard, self.closed = heard, False
+    def __init__(
+        self, *, heard: bool = True, fault: Exception | None = None, rest_s: float = 0.0, opens: bool = True
+    ) -> None:
+        self.heard, self.closed, self.opens = heard, False, opens
         self.said: list[str] = []
-        self.fault, self.rest_s, self.wss_uri = None, 0.0, ""
+        self.fault, self.rest_s, self.wss_uri = fault, rest_s, ""
 
     async def issue_new_wss_url(self) -> str:
+        if not self.opens and self.fault is not None:
+            raise self.fault
         return "wss://slack.example"
 
     async def send_socket_mode_response(self, response: Any) -> None:
@@ -147,3 +152,26 @@ async def test_no_request_is_sent_before_retry_after(monkeypatch: pytest.MonkeyP
         await client.issue_new_wss_url()
     await client.close()  # type: ignore[no-untyped-call]
     assert (asked, client.rest_s) == ([], 3_600)
+
+
+FAILURES: list[tuple[Client, float, str]] = [
+    (Client(fault=SlackCallError(SendStatus.RATE_LIMITED, "ratelimited"), rest_s=77.0), 77.0, "ratelimited"),
+    (Client(fault=TimeoutError(), opens=False), 2.0, "no_answer"),
+]
+
+
+@pytest.mark.parametrize(("client", "wait_s", "code"), FAILURES, ids=["while connected", "while connecting"])
+async def test_a_failed_connection_is_logged_and_opened_again_when_slack_permits_it(
+    monkeypatch: pytest.MonkeyPatch, logged: list[Any], client: Client, wait_s: float, code: str
+) -> None:
+    async def sleep(seconds: float) -> None:
+        if seconds != transports._CHECK_INTERVAL_S:
+            raise RuntimeError(str(seconds))
+
+    mode = socket()
+    monkeypatch.setattr(mode, "_client", lambda: client)
+    monkeypatch.setattr(transports.asyncio, "sleep", sleep)
+    with pytest.raises(RuntimeError, match=f"^{wait_s}$"):
+        await mode.run()
+    failures = [one["error"] for one in logged if one["event"] == "slack_socket_failed"]
+    assert (failures, client.closed) == ([code], True)
