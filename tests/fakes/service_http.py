@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -63,9 +64,8 @@ class Face:
         if isinstance(fault, BaseException):
             raise fault
         if isinstance(fault, int):
-            return httpx2.Response(
-                fault, json={"code": "storage_unavailable", "detail": "disk full"}, headers=self._problem()
-            )
+            body = {"code": "storage_unavailable", "detail": "disk full"}
+            return httpx2.Response(fault, json=body, headers=self._problem())
         response = self._guarded(request, path)
         if callable(fault):
             fault()
@@ -113,17 +113,14 @@ class Face:
             return self._json(self._post(agent, kid, parts, body, request.headers.get("Idempotency-Key")))
 
     def _caller(self, request: httpx2.Request, path: str, body: bytes) -> tuple[str, str]:
+        known: dict[str, Any] = {
+            "accept_nonce": lambda nonce: nonce == self.nonce,
+            "now": int(self.service._now()),
+        }
+        known["key_for"] = lambda kid: self.service.agents.get(kid, (None, None))[1]
+        known |= {"method": request.method, "url_path": path, "query": request.url.query.decode()}
         try:
-            proof = verify_proof(
-                request.headers.get("Agent-Proof", ""),
-                key_for=lambda kid: self.service.agents.get(kid, (None, None))[1],
-                method=request.method,
-                url_path=path,
-                query=request.url.query.decode(),
-                body=body,
-                accept_nonce=lambda nonce: nonce == self.nonce,
-                now=int(self.service._now()),
-            )
+            proof = verify_proof(request.headers.get("Agent-Proof", ""), body=body, **known)
         except VerificationError as error:
             code = ErrorCode.USE_NONCE if error.code == "use_nonce" else ErrorCode.BAD_PROOF
             raise Refused(401, code, f"step {error.step}: {error.code}") from error

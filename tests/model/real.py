@@ -58,7 +58,8 @@ def read_tables(conn: Connection) -> Tables:
 
     decisions = {row.decision_id: row for row in rows(tables.DecisionRow)}
     named = "Effect Transaction Review Vote Task Attempt Redemption".split()
-    return Tables(*(rows(getattr(tables, f"{name}Row")) for name in named), decisions)
+    found: list[Any] = [rows(getattr(tables, f"{name}Row")) for name in named]
+    return Tables(*found, decisions)
 
 
 class Real:

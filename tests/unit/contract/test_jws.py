@@ -83,7 +83,8 @@ def test_the_largest_receipt_is_signed_and_read() -> None:
     claims = contract.ReceiptClaims(
         **dict.fromkeys(("iss", "aud", "sub", "attempt"), longest),
         **dict.fromkeys(("iat", "fire_by", "epoch"), 2**53 - 1),
-        **(digests | {"effects": effects}),
+        **digests,
+        effects=effects,
     )
     token = contract.sign(claims.to_claims(), typ=contract.TYP_RECEIPT, key=KEY)
     assert len(token) > 8192
