@@ -129,12 +129,8 @@ def _remember_answers(folder: Path) -> None:
     async def remembering(self: SyncExecutor, asked: HttpRequest) -> HttpResponse:
         answered = await send(self, asked)
         append(folder / "answers.jsonl", {
-            "method": asked.method,
-            "path": asked.target,
-            "key": asked.headers.get("Idempotency-Key"),
-            "status": answered.status,
-            "body": _json(answered.body),
-            "asked": _json(asked.body),
+            "method": asked.method, "path": asked.target, "key": asked.headers.get("Idempotency-Key"),
+            "status": answered.status, "body": _json(answered.body), "asked": _json(asked.body),
         })  # fmt: skip
         return answered
 
@@ -240,14 +236,9 @@ class Tools:
         """Something happened in the world."""
         effect = current_effect()
         append(self.folder / "world.jsonl", {
-            "tool": effect.tool,
-            "args_digest": names.args_digest(args=args),
-            "args": args,
-            "effect_id": effect.effect_id,
-            "call_key": effect.call_key,
-            "txn": effect.txn,
-            "attempt": effect.attempt_id,
-            "at": time.time(),
+            "tool": effect.tool, "args_digest": names.args_digest(args=args), "args": args,
+            "effect_id": effect.effect_id, "call_key": effect.call_key, "txn": effect.txn,
+            "attempt": effect.attempt_id, "at": time.time(),
         })  # fmt: skip
 
 

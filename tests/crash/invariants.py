@@ -22,19 +22,9 @@ from sqlmodel import SQLModel
 from countersign.contract import EffectState, TxnState, can_transition, load, names
 from countersign.journal.states import OPEN_TXN
 from countersign.journal.verification import verify
+from policy_service.storage import tables
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow, IdempotencyRow, OutboxRow
-from policy_service.storage.tables import (
-    AgentRow,
-    AttemptRow,
-    DecisionRow,
-    EffectRow,
-    RedemptionRow,
-    ReviewRow,
-    TaskRow,
-    TransactionRow,
-    VoteRow,
-)
 from tests.crash.agent import lines
 from tests.fakes.log_check import faults_of_log
 
@@ -72,12 +62,12 @@ class Evidence:
     @cached_property
     def effects(self) -> dict[tuple[str, int], Row]:
         """Every effect at every revision."""
-        return {(row["effect_id"], row["rev"]): row for row in self.rows(EffectRow)}
+        return {(row["effect_id"], row["rev"]): row for row in self.rows(tables.EffectRow)}
 
     @cached_property
     def redemptions(self) -> dict[str, Row]:
         """Every redemption, by effect."""
-        return {row["effect_id"]: row for row in self.rows(RedemptionRow)}
+        return {row["effect_id"]: row for row in self.rows(tables.RedemptionRow)}
 
     @cached_property
     def log(self) -> list[Row]:
@@ -103,8 +93,8 @@ def fired_only_when_redeemed(seen: Evidence) -> Iterator[str]:
             yield f"{call['tool']} {call['effect_id'][:8]} was called, and {redemption} is its redemption"
         elif _seconds(redemption["redeemed_at"]) > call["at"]:
             yield f"{call['tool']} {call['effect_id'][:8]} was called before it was redeemed"
-    decisions = {row["decision_id"]: row for row in seen.rows(DecisionRow)}
-    met = {(row["effect_id"], row["rev"]) for row in seen.rows(ReviewRow) if row["state"] == "met"}
+    decisions = {row["decision_id"]: row for row in seen.rows(tables.DecisionRow)}
+    met = {(row["effect_id"], row["rev"]) for row in seen.rows(tables.ReviewRow) if row["state"] == "met"}
     for redemption in seen.redemptions.values():
         decision = decisions.get(redemption["decision_id"])
         effect = (redemption["effect_id"], redemption["rev"])
@@ -125,7 +115,7 @@ def fired_bytes_are_the_voted_bytes(seen: Evidence) -> Iterator[str]:
         stored = names.args_digest(args=load(effect["args"]))
         if not call["args_digest"] == effect["args_digest"] == stored:
             yield f"{call['tool']} was called with {call['args']}, redeemed was {effect['args']!r}"
-    for vote in seen.rows(VoteRow):
+    for vote in seen.rows(tables.VoteRow):
         if vote["effect_digest"] != seen.effects[vote["effect_id"], vote["rev"]]["effect_digest"]:
             yield f"vote {vote['vote_id']} saw other bytes than its effect has"
 
@@ -148,7 +138,7 @@ def fired_once(seen: Evidence) -> Iterator[str]:
             yield f"{effect['tool']} {effect_id[:8]} is {effect['state']} and was never called"
         if effect["state"] in _NOT_HAPPENED and happened:
             yield f"{effect['tool']} {effect_id[:8]} is {effect['state']} and was called"
-    for attempt in seen.rows(AttemptRow):
+    for attempt in seen.rows(tables.AttemptRow):
         named = {"attempt_id": attempt["attempt_id"], "redeemer": attempt["redeemer"]}
         spent = {e for e, row in seen.redemptions.items() if named.items() <= row.items()}
         whole = {e for (e, rev), row in seen.effects.items()
@@ -159,8 +149,8 @@ def fired_once(seen: Evidence) -> Iterator[str]:
 
 def redeemed_while_it_was_allowed(seen: Evidence) -> Iterator[str]:
     """I-4: at redemption unexpired, unrevoked, of this agent and audience, and the policy did not deny."""
-    transactions = {(row["txn"], row["rev"]): row for row in seen.rows(TransactionRow)}
-    agents = {row["name"] for row in seen.rows(AgentRow)}
+    transactions = {(row["txn"], row["rev"]): row for row in seen.rows(tables.TransactionRow)}
+    agents = {row["name"] for row in seen.rows(tables.AgentRow)}
     frozen, stopped, denied = set[str](), set[str](), set[str]()
     for line in seen.log:
         kind, body = line["kind"], line["body"]
@@ -190,9 +180,9 @@ def redeemed_while_it_was_allowed(seen: Evidence) -> Iterator[str]:
 
 def reviewed_by_distinct_people(seen: Evidence) -> Iterator[str]:
     """I-5: the gates of a reviewed release were met by distinct people, on this revision, without a denial."""
-    owners = {row["name"]: row["owner"] for row in seen.rows(AgentRow)}
+    owners = {row["name"]: row["owner"] for row in seen.rows(tables.AgentRow)}
     votes: dict[tuple[str, int], list[Row]] = defaultdict(list)
-    for vote in seen.rows(VoteRow):
+    for vote in seen.rows(tables.VoteRow):
         if not vote["late"]:
             votes[vote["effect_id"], vote["rev"]].append(vote)
     for redemption in seen.redemptions.values():
@@ -228,7 +218,7 @@ def terminal_states_absorb(seen: Evidence) -> Iterator[str]:
 
 def acknowledged_survives(seen: Evidence) -> Iterator[str]:
     """I-7: what was answered is there; what was not is absent or complete (the rest is I-3 and I-8)."""
-    transactions = {(row["txn"], row["rev"]): row["state"] for row in seen.rows(TransactionRow)}
+    transactions = {(row["txn"], row["rev"]): row["state"] for row in seen.rows(tables.TransactionRow)}
     attempts = {row["attempt_id"] for row in seen.redemptions.values()}
     for answer in seen.answers:
         if not 200 <= answer["status"] < 300:
@@ -244,7 +234,7 @@ def acknowledged_survives(seen: Evidence) -> Iterator[str]:
                 states = [row["state"] for (e, _), row in seen.effects.items() if e == one["effect_id"]]
                 if "redeemed" in states:
                     yield f"the report that {one['effect_id'][:8]} is {one['outcome']} was taken and is lost"
-    voted = {(row["sub"], row["review_id"]) for row in seen.rows(VoteRow)}
+    voted = {(row["sub"], row["review_id"]) for row in seen.rows(tables.VoteRow)}
     lost = [one for one in seen.votes_acknowledged if one not in voted]
     yield from (f"the vote of {sub} on {review} is lost" for sub, review in lost)
 
@@ -260,7 +250,7 @@ def errors_release_nothing(seen: Evidence) -> Iterator[str]:
         body = answer["body"] if isinstance(answer["body"], dict) else {}
         if answer["status"] >= 400 and (body.get("receipt") or body.get("releases") or body.get("release")):
             yield f"{answer['path']} answered {answer['status']} with a permission"
-    for decision in seen.rows(DecisionRow):
+    for decision in seen.rows(tables.DecisionRow):
         wrong = [one["code"] for one in decision["reasons"] if one["code"].endswith("_error")]
         if wrong and decision["outcome"] != "deny":
             yield f"decision {decision['decision_id']} met {wrong} and said {decision['outcome']}"
@@ -276,7 +266,7 @@ def one_resource_for_a_key(seen: Evidence) -> Iterator[str]:
     for key, resources in made.items():
         if len(resources | {kept[key]} if key in kept else resources) > 1:
             yield f"the key {key} named {resources}, and {kept.get(key)} is kept"
-    known = {row["txn"] for row in seen.rows(TransactionRow)}
+    known = {row["txn"] for row in seen.rows(tables.TransactionRow)}
     gone = [(key, txn) for key, txn in kept.items() if txn not in known]
     yield from (f"the key {key} names {txn}, which is not there" for key, txn in gone)
 
@@ -284,7 +274,7 @@ def one_resource_for_a_key(seen: Evidence) -> Iterator[str]:
 def nothing_hangs(seen: Evidence) -> Iterator[str]:
     """I-14: what can be finished is finished, and the rest has tasks."""
     now = datetime.now(UTC)
-    asked = {row["effect_id"] for row in seen.rows(TaskRow) if row["state"] == "open"}
+    asked = {row["effect_id"] for row in seen.rows(tables.TaskRow) if row["state"] == "open"}
     for (effect_id, _), effect in seen.effects.items():
         if effect["state"] == "redeemed":
             yield f"{effect['tool']} {effect_id[:8]} is still redeemed"
@@ -295,10 +285,10 @@ def nothing_hangs(seen: Evidence) -> Iterator[str]:
             for row in seen.effects.values()
         ):
             yield f"{effect['tool']} {effect_id[:8]} is compensating, and nothing is under way"
-    for review in seen.rows(ReviewRow):
+    for review in seen.rows(tables.ReviewRow):
         if review["state"] == "open" and review["answer_by"] <= now:
             yield f"review {review['review_id']} is open past its time"
-    for transaction in seen.rows(TransactionRow):
+    for transaction in seen.rows(tables.TransactionRow):
         until = transaction["valid_until"]
         if transaction["state"] == TxnState.READY.value and (until is None or until <= now):
             yield f"transaction {transaction['txn'][:8]} is ready past its time"
@@ -328,7 +318,7 @@ def _hanging(folder: Path, asked: Iterable[str], seen: Evidence) -> Iterator[str
     finally:
         journal.close()
     open_states = {"review", "unsettled", "redeemed"}
-    waiting = {row["txn"] for row in seen.rows(TransactionRow) if row["state"] in open_states}
+    waiting = {row["txn"] for row in seen.rows(tables.TransactionRow) if row["state"] in open_states}
     for row in transactions:
         if row["state"] in OPEN_TXN and row["txn"] not in waiting:
             yield f"the journal holds {row['run_key']} as {row['state']}: {row['note']}"

@@ -28,6 +28,7 @@ from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, POSTGRES, Stage, s
 NUMBERS = {"t-1": 1, "t-2": 2, "t-3": 3}
 TURNED_AWAY = {"IsolationConflict", "ResourceBusy"}  # nothing of it remains, because another one was first
 _runs = st.builds(Run, key=st.sampled_from([*NUMBERS]), isolation=st.sampled_from([*ISOLATIONS]))
+SOME_RUNS = st.lists(_runs, max_size=2)
 Json = dict[str, Any]
 Said = list[Json]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
@@ -77,12 +78,7 @@ class Rivals(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------- what happens
 
-    @rule(
-        here=st.lists(_runs, min_size=1, max_size=3),
-        ends=ENDS,
-        there=st.lists(_runs, max_size=2),
-        others=ENDS,
-    )
+    @rule(here=st.lists(_runs, min_size=1, max_size=3), ends=ENDS, there=SOME_RUNS, others=ENDS)
     def compete(self, here: list[Run], ends: Json, there: list[Run], others: Json) -> None:
         """Some in tasks of one process, some in those of another."""
         runs = [*here, *there]

@@ -86,24 +86,16 @@ async def _try_it(page: Page) -> None:
     await page.locator("#try [role=status]").wait_for()
 
 
-async def _menu(page: Page) -> None:
-    await page.locator(".account summary").click()
+def _click(selector: str) -> Press:
+    return lambda page: page.locator(selector).click()
 
 
-async def _keys(page: Page) -> None:
-    await page.keyboard.press("?")
-
-
-async def _filters(page: Page) -> None:
-    await page.locator("#filters > summary").click()
-
-
-R, T = "/reviews/{review_id}", "/tasks/{task_id}"
+A, R, T = "/alike/{review_id}", "/reviews/{review_id}", "/tasks/{task_id}"
 LOOKS = [
     Look("/", "what needs me", "/"),
-    Look("/", "its filter, open", "/", press=_filters),
-    Look("/", "the account", "/", press=_menu),
-    Look("/", "the keys", "/", press=_keys),
+    Look("/", "its filter, open", "/", press=_click("#filters > summary")),
+    Look("/", "the account", "/", press=_click(".account summary")),
+    Look("/", "the keys", "/", press=lambda page: page.keyboard.press("?")),
     Look("/", "all that is open, filtered", "/?tab=open&agent=ship-bot&risk=high&text=deploy"),
     Look("/", "nothing like that", "/?tab=open&text=zeppelin"),
     Look("/", "what my agents ask", "/?tab=mine", "jonas"),
@@ -131,15 +123,9 @@ LOOKS = [
     Look(f"{R}/propose", "the difference", "/reviews/{amara}/propose", press=_difference, ask="POST"),
     Look(f"{R}/votes", "a page that went stale", "/reviews/{amara}?full=1", press=_stale, ask="POST"),
     Look(f"{R}/step-up", "confirm with a passkey", "/reviews/{key}", "wen", _to_the_passkey, "POST"),
-    Look("/alike/{review_id}", "alike ones", "/alike/{credit-1130}"),
-    Look("/alike/{review_id}", "none alike", "/alike/{credit-1130}", "jonas"),
-    Look(
-        "/alike/{review_id}/votes",
-        "results line by line",
-        "/alike/{credit-1130}",
-        press=_stale_batch,
-        ask="POST",
-    ),
+    Look(A, "alike ones", "/alike/{credit-1130}"),
+    Look(A, "none alike", "/alike/{credit-1130}", "jonas"),
+    Look(f"{A}/votes", "results line by line", "/alike/{credit-1130}", press=_stale_batch, ask="POST"),
     Look(f"{R}/whole", "a plan to approve as a whole", "/reviews/{plan}/whole"),
     Look(f"{R}/whole", "what may not be decided here", "/reviews/{dana}/whole"),
     Look("/tasks", "open tasks", "/tasks"),

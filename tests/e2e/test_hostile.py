@@ -104,13 +104,9 @@ async def test_another_origin_cannot_post_a_vote(site: Site) -> None:
     fields = await page.locator("#approve form").evaluate("form => [...new FormData(form)]")
     fields = [*fields, ("verdict", "approve")]
     inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields)
-    action = f"{site.url}{path}/votes"
+    form = f'<form method=post action="{site.url}{path}/votes">{inputs}<button>go</button></form>'
     await page.route(
-        "http://evil.localhost/**",
-        lambda route: route.fulfill(
-            content_type="text/html",
-            body=f'<form method=post action="{action}">{inputs}<button>go</button></form>',
-        ),
+        "http://evil.localhost/**", lambda route: route.fulfill(content_type="text/html", body=form)
     )
     await page.goto("http://evil.localhost/")
     await page.get_by_role("button", name="go").click()

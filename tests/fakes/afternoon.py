@@ -223,9 +223,8 @@ class Afternoon:
         done = refund(31_000, "Lucía Ferrer", "5520", "cus_1131", "cancelled", "The tour was cancelled.")
         await self.stage("halved", "refund-desk", ("refund", done))
         visitor = self.people["tomas"].visitor
-        proposal = await visitor.proposed(
-            self.views["halved"], done | {"amount_cents": 15_500}, reason="one of two days took place"
-        )
+        half, why = done | {"amount_cents": 15_500}, "one of two days took place"
+        proposal = await visitor.proposed(self.views["halved"], half, reason=why)
         owner = self.people["jonas"]
         assert (await owner.send(f"/proposals/{proposal}/accept")).status_code == 303
         view = await self.agents["refund-desk"].see(self.views["halved"]["txn"])
@@ -277,9 +276,8 @@ class Afternoon:
         amara = refund(90_000, "Amara Diallo", "3317", "cus_1101", "cancelled", why)
         await self.stage("amara", "refund-desk", ("refund", amara))
         clock.pass_(minutes=3)
-        await self.people["tomas"].visitor.proposed(
-            self.views["amara"], amara | {"amount_cents": 45_000}, reason="two of the four legs were flown"
-        )
+        half, why = amara | {"amount_cents": 45_000}, "two of the four legs were flown"
+        await self.people["tomas"].visitor.proposed(self.views["amara"], half, reason=why)
         parked = [
             ("1130", "Chen Jackson", 1_200),
             ("1131", "Lucía Ferrer", 900),

@@ -15,19 +15,10 @@ from sqlalchemy import Connection, select
 from sqlmodel import SQLModel
 
 from countersign.contract import EffectState, TxnState, can_transition
+from policy_service.storage import tables
 from policy_service.storage.core import table
 from policy_service.storage.review_tables import ProposalRow
 from policy_service.storage.system_tables import AuditRow
-from policy_service.storage.tables import (
-    AttemptRow,
-    DecisionRow,
-    EffectRow,
-    RedemptionRow,
-    ReviewRow,
-    TaskRow,
-    TransactionRow,
-    VoteRow,
-)
 
 Thing = tuple[Any, ...]
 
@@ -101,16 +92,16 @@ def faults_of_log(conn: Connection) -> list[str]:
     # by index, not by time: a clock may have been set back
     for line in conn.execute(select(*rows).order_by(rows.idx.is_(None), rows.idx, rows.audit_id)):
         replay.take(line)
-    effects = _rows(conn, EffectRow)
+    effects = _rows(conn, tables.EffectRow)
     held: dict[Thing, str] = {("effect", r["effect_id"], r["rev"]): r["state"] for r in effects}
-    held |= {("transaction", r["txn"], r["rev"]): r["state"] for r in _rows(conn, TransactionRow)}
-    for kind, model in (("review", ReviewRow), ("task", TaskRow), ("proposal", ProposalRow)):
+    held |= {("transaction", r["txn"], r["rev"]): r["state"] for r in _rows(conn, tables.TransactionRow)}
+    for kind, model in (("review", tables.ReviewRow), ("task", tables.TaskRow), ("proposal", ProposalRow)):
         held |= {(kind, r[f"{kind}_id"]): r["state"] for r in _rows(conn, model)}
-    redemptions = _rows(conn, RedemptionRow)
-    named = Counter(("decision_id", r["decision_id"]) for r in _rows(conn, DecisionRow))
-    named.update(("vote_id", r["vote_id"]) for r in _rows(conn, VoteRow))
+    redemptions = _rows(conn, tables.RedemptionRow)
+    named = Counter(("decision_id", r["decision_id"]) for r in _rows(conn, tables.DecisionRow))
+    named.update(("vote_id", r["vote_id"]) for r in _rows(conn, tables.VoteRow))
     named.update(("jti", r["jti"]) for r in redemptions)
-    attempts = {(r["redeemer"], r["attempt_id"]) for r in _rows(conn, AttemptRow)}
+    attempts = {(r["redeemer"], r["attempt_id"]) for r in _rows(conn, tables.AttemptRow)}
     redeemed = {(r["redeemer"], r["attempt_id"]) for r in redemptions}
     redemptions_differ = _differ("attempts", sorted(attempts), sorted(redeemed))
     names_differ = _differ("named once", replay.named, named)

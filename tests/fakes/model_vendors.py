@@ -119,41 +119,26 @@ def _sound(name: str, schema: dict[str, Any]) -> Iterator[str]:
 
 def openai_says(content: str | None, finish: str = "stop", **message: Any) -> dict[str, Any]:
     """One whole answer of chat completions."""
+    said = {"role": "assistant", "content": content, "refusal": None, **message}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1_790_000_000,
         "model": "example-small-2026-01-15",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": content, "refusal": None, **message},
-                "logprobs": None,
-                "finish_reason": finish,
-            }
-        ],
+        "choices": [{"index": 0, "message": said, "logprobs": None, "finish_reason": finish}],
         "usage": {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150},
     }
 
 
-def openai_calls(
-    *calls: tuple[str, Any], said: str | None = None, finish: str = "tool_calls", turn: str = ""
-) -> dict[str, Any]:
+def openai_calls(*calls: tuple[str, Any], said: str | None = None, turn: str = "") -> dict[str, Any]:
     """An answer that calls tools: names with arguments, a text as it is or a value as JSON. With a `turn` the ids are
     of this message alone, as the vendor makes them; without, they are those of every other, as some servers do.
     """
-    return openai_says(
-        said,
-        finish,
-        tool_calls=[
-            {
-                "id": f"call_{turn}{number}",
-                "type": "function",
-                "function": {"name": name, "arguments": args if isinstance(args, str) else json.dumps(args)},
-            }
-            for number, (name, args) in enumerate(calls, 1)
-        ],
-    )
+    made = [(name, args if isinstance(args, str) else json.dumps(args)) for name, args in calls]
+    functions = [{"name": name, "arguments": args} for name, args in made]
+    numbered = [(f"call_{turn}{number}", one) for number, one in enumerate(functions, 1)]
+    tool_calls = [{"id": name, "type": "function", "function": one} for name, one in numbered]
+    return openai_says(said, "tool_calls", tool_calls=tool_calls)
 
 
 def anthropic_says(*blocks: dict[str, Any] | str, stop: str = "end_turn") -> dict[str, Any]:

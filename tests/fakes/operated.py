@@ -71,13 +71,6 @@ class Operated:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> int:
         """Ask it to stop, as Ctrl-C does; how it ended."""
-        return self._end(how)
-
-    def kill(self) -> int:
-        """End it without a word."""
-        return self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> int:
         if self._process.poll() is None:
             self._process.send_signal(how)
         code = self._process.wait(_START_S)
@@ -85,6 +78,10 @@ class Operated:
         if self._process.stdout is not None:
             self._process.stdout.close()
         return code
+
+    def kill(self) -> int:
+        """End it without a word."""
+        return self.stop(signal.SIGKILL)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

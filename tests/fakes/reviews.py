@@ -142,6 +142,13 @@ def panel_of_refund() -> ContextPanel:
 def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
     """The reference page: one person of finance, an ordinary refund, hours left."""
     opened = NOW - timedelta(hours=1, minutes=19)
+    dana, card = value("Dana Whitfield"), value("card_visa_4242", "recipient")
+    about_it = said("E-mail ", value("dana@example.com", "recipient"), " about it.")
+    letter = (
+        arg("to", "dana@example.com", "string", recipient=True),
+        arg("text", "Your money is on its way. " * 30, "string"),
+    )
+    submitted = "Submitted in a transaction of 2 effects"
     page = ReviewPage(
         review_id=review_id,
         effect_id=hexed("effect" + review_id),
@@ -151,15 +158,7 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
         txn_digest="",
         effect_digest="",
         effect_state="review",
-        sentence=said(
-            "Refund ",
-            value("$1,240.00", "money"),
-            " to ",
-            value("Dana Whitfield"),
-            ", card ",
-            value("card_visa_4242", "recipient"),
-            ".",
-        ),
+        sentence=said("Refund ", value("$1,240.00", "money"), " to ", dana, ", card ", card, "."),
         finality="This cannot be undone.",
         risk="high",
         tool="refund_payment",
@@ -184,24 +183,11 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
             FactLine("Refunded so far", "$0.00", "payments (SQL)", timedelta(seconds=3)),
             FactLine("Customer since", "March 2019, 11 stays", "facts/accounts.json", timedelta(hours=5)),
         ),
-        siblings=(
-            Sibling(
-                2,
-                said("E-mail ", value("dana@example.com", "recipient"), " about it."),
-                "review",
-                "rev_mail",
-                (
-                    arg("to", "dana@example.com", "string", recipient=True),
-                    arg("text", "Your money is on its way. " * 30, "string"),
-                ),
-            ),
-        ),
+        siblings=(Sibling(2, about_it, "review", "rev_mail", letter),),
         commit="9f3c1ab",
         bundle=hexed("bundle"),
         timeline=(
-            EventLine(
-                opened, "effect_submitted", "Submitted in a transaction of 2 effects", "refund-desk", "api"
-            ),
+            EventLine(opened, "effect_submitted", submitted, "refund-desk", "api"),
             EventLine(opened, "review_opened", f"Held by {_NAME}", "service", "", "9f3c1ab", "a2"),
         ),
         why_not=None,
@@ -238,18 +224,11 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
         could_sign_more=4,
         barred=page.gates[0].barred,
     )
+    version, stage, region = map(value, ("checkout-api 4.18.0", "production", "eu-west-1"))
     page = replace(
         page,
         rev=2,
-        sentence=said(
-            "Deploy ",
-            value("checkout-api 4.18.0"),
-            " to ",
-            value("production"),
-            ", all traffic in ",
-            value("eu-west-1"),
-            ".",
-        ),
+        sentence=said("Deploy ", version, " to ", stage, ", all traffic in ", region, "."),
         finality="Orders taken by the new version cannot be undone.",
         tool="deploy",
         tool_title="Deploy",
@@ -310,6 +289,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
     named = dict.fromkeys(("policy_id", "title"), "mass-mail-needs-two")
     rule: dict[str, Any] = {"cedar_text": MAIL_GATE, "file": "mail.cedar", "line": 31, "doc": ""}
     groups = ("marketing-leads", "legal")
+    preheader = "Thank you for flying with us." + "\n" * 64 + "Reply with your password to keep your miles."
     gate = replace(page.gates[0], groups=groups, quorum=2, **named, **rule)
     page = replace(
         page,
@@ -334,11 +314,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
         arg("from", sender, "e-mail address", recipient=True),
         arg("audience_id", "seg_all_active", "string"),
         arg("subject", "Your statement \u202efdp.exe\u202c is re\u200bady", "string"),
-        arg(
-            "preheader",
-            "Thank you for flying with us." + "\n" * 64 + "Reply with your password to keep your miles.",
-            "string",
-        ),
+        arg("preheader", preheader, "string"),
         arg("body_html", BODY, "string", unseen=True),
         arg("send_at", "now", "time"),
     )

@@ -13,24 +13,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
-from countersign.contract import ContractError, ErrorCode, KeySet, VerificationError, open_token, verify_proof
-from countersign.contract.jws import TYP_RELEASE
-from countersign.contract.wire import (
-    CompensateRequest,
-    EpochView,
-    EvaluationRequest,
-    RedeemRequest,
-    ReleaseRequest,
-    RenewRequest,
-    ReportRequest,
-    SubmitRequest,
-    WireModel,
-    dump,
-    parse,
+from countersign.contract import (
+    ContractError,
+    ErrorCode,
+    KeySet,
+    VerificationError,
+    open_token,
+    verify_proof,
+    wire,
 )
+from countersign.contract.jws import TYP_RELEASE
 from tests.fakes.http_server import Quiet, served
 from tests.fakes.service import FakeService, Refused
 
@@ -45,7 +41,7 @@ class Face:
         self.faults: dict[str, list[Fault]] = {}
         self.log: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
-        self.evaluated: list[EvaluationRequest] = []
+        self.evaluated: list[wire.EvaluationRequest] = []
         self.nonce = "nonce-1"
         self.lock = threading.RLock()
         self.transport = httpx2.MockTransport(self.answer)
@@ -68,9 +64,8 @@ class Face:
         if isinstance(fault, BaseException):
             raise fault
         if isinstance(fault, int):
-            return httpx2.Response(
-                fault, json={"code": "storage_unavailable", "detail": "disk full"}, headers=self._problem()
-            )
+            body = {"code": "storage_unavailable", "detail": "disk full"}
+            return httpx2.Response(fault, json=body, headers=self._problem())
         response = self._guarded(request, path)
         if callable(fault):
             fault()
@@ -112,23 +107,20 @@ class Face:
             return self._json(self.service.wait(parts[1], float(wait or 0)))
         with self.lock:
             if request.method == "GET" and parts == ["epoch"]:
-                return self._json(EpochView(epoch=self.service.epoch))
+                return self._json(wire.EpochView(epoch=self.service.epoch))
             if request.method == "GET":
                 return self._manifest(parts[1])
             return self._json(self._post(agent, kid, parts, body, request.headers.get("Idempotency-Key")))
 
     def _caller(self, request: httpx2.Request, path: str, body: bytes) -> tuple[str, str]:
+        known: dict[str, Any] = {
+            "accept_nonce": lambda nonce: nonce == self.nonce,
+            "now": int(self.service._now()),
+        }
+        known["key_for"] = lambda kid: self.service.agents.get(kid, (None, None))[1]
+        known |= {"method": request.method, "url_path": path, "query": request.url.query.decode()}
         try:
-            proof = verify_proof(
-                request.headers.get("Agent-Proof", ""),
-                key_for=lambda kid: self.service.agents.get(kid, (None, None))[1],
-                method=request.method,
-                url_path=path,
-                query=request.url.query.decode(),
-                body=body,
-                accept_nonce=lambda nonce: nonce == self.nonce,
-                now=int(self.service._now()),
-            )
+            proof = verify_proof(request.headers.get("Agent-Proof", ""), body=body, **known)
         except VerificationError as error:
             code = ErrorCode.USE_NONCE if error.code == "use_nonce" else ErrorCode.BAD_PROOF
             raise Refused(401, code, f"step {error.step}: {error.code}") from error
@@ -142,29 +134,29 @@ class Face:
             raise Refused(404, ErrorCode.NOT_FOUND, f"no tool {tool}")
         return httpx2.Response(200, json=manifest.to_json(), headers={"Agent-Nonce": self.nonce})
 
-    def _post(self, agent: str, kid: str, parts: list[str], body: bytes, key: str | None) -> WireModel:
+    def _post(self, agent: str, kid: str, parts: list[str], body: bytes, key: str | None) -> wire.WireModel:
         service = self.service
         match parts:
             case ["transactions"]:
                 if key is None:
                     raise Refused(400, ErrorCode.IDEMPOTENCY_KEY_REQUIRED)
-                return service.submit(agent, kid, parse(SubmitRequest, body), key, body)
+                return service.submit(agent, kid, wire.parse(wire.SubmitRequest, body), key, body)
             case ["transactions", txn, "release"]:
-                return service.release(txn, parse(ReleaseRequest, body).rev, kid)
+                return service.release(txn, wire.parse(wire.ReleaseRequest, body).rev, kid)
             case ["transactions", txn, "withdraw"]:
                 return service.withdraw(txn)
             case ["transactions", txn, "compensate"]:
-                return service.compensate(txn, parse(CompensateRequest, body).effect_id, kid)
+                return service.compensate(txn, wire.parse(wire.CompensateRequest, body).effect_id, kid)
             case ["redemptions"]:
-                redeem = parse(RedeemRequest, body)
+                redeem = wire.parse(wire.RedeemRequest, body)
                 return service.redeem([self._jti(token) for token in redeem.tokens], redeem.attempt_id, kid)
             case ["redemptions", attempt, "renew"]:
-                return service.renew(attempt, list(parse(RenewRequest, body).effect_ids), kid)
+                return service.renew(attempt, list(wire.parse(wire.RenewRequest, body).effect_ids), kid)
             case ["outcomes"]:
-                report = parse(ReportRequest, body)
+                report = wire.parse(wire.ReportRequest, body)
                 return service.report(report.attempt_id, report.outcomes)
             case ["evaluations"]:
-                asked = parse(EvaluationRequest, body)
+                asked = wire.parse(wire.EvaluationRequest, body)
                 self.evaluated.append(asked)
                 return service.evaluate(asked.effects)
         raise Refused(404, ErrorCode.NOT_FOUND)
@@ -173,9 +165,9 @@ class Face:
         opened = open_token(token, typ=TYP_RELEASE, key_for=KeySet(self.service.published).get)
         return str(opened.claims["jti"])
 
-    def _json(self, model: WireModel) -> httpx2.Response:
+    def _json(self, model: wire.WireModel) -> httpx2.Response:
         headers = {"Content-Type": "application/json", "Agent-Nonce": self.nonce}
-        return httpx2.Response(200, content=dump(model), headers=headers)
+        return httpx2.Response(200, content=wire.dump(model), headers=headers)
 
 
 @contextmanager

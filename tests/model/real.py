@@ -21,17 +21,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sqlalchemy import Connection, select
 
 from policy_service.errors import StorageUnavailableError
+from policy_service.storage import tables
 from policy_service.storage.core import table
-from policy_service.storage.tables import (
-    AttemptRow,
-    DecisionRow,
-    EffectRow,
-    RedemptionRow,
-    ReviewRow,
-    TaskRow,
-    TransactionRow,
-    VoteRow,
-)
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
@@ -65,10 +56,10 @@ def read_tables(conn: Connection) -> Tables:
     def rows(model: Any) -> Sequence[Any]:
         return conn.execute(select(*table(model).columns)).all()
 
-    return Tables(
-        rows(EffectRow), rows(TransactionRow), rows(ReviewRow), rows(VoteRow), rows(TaskRow), rows(AttemptRow),
-        rows(RedemptionRow), {row.decision_id: row for row in rows(DecisionRow)},
-    )  # fmt: skip
+    decisions = {row.decision_id: row for row in rows(tables.DecisionRow)}
+    named = "Effect Transaction Review Vote Task Attempt Redemption".split()
+    found: list[Any] = [rows(getattr(tables, f"{name}Row")) for name in named]
+    return Tables(*found, decisions)
 
 
 class Real:

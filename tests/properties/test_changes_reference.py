@@ -12,8 +12,8 @@ from policy_service.domain.policy_request import AgentPrincipal, Facts
 from policy_service.pap.diff.compare import compare
 from policy_service.pap.diff.findings import Direction, find_relaxations
 from policy_service.pdp.engine import decide
-from tests.fakes.bundles import BundleFolder, pay_manifest
-from tests.fakes.random_rules import FACTS, LIMITS, TOOLS, random_folder, random_policies
+from tests.fakes.bundles import BundleFolder
+from tests.fakes.random_rules import LIMITS, TOOLS, random_folder, random_policies
 
 PAIRS = 5
 
@@ -49,19 +49,11 @@ def questions(folder: BundleFolder) -> Iterator[Any]:
         yield folder.question(args, tool=tool, facts=facts, agent=agent, env=env, txn_size=size)
 
 
-def second_folder(path: Path, text: str) -> BundleFolder:
-    """The same tools and facts with other rules."""
-    folder = BundleFolder(path)
-    for tool, groups in TOOLS.items():
-        folder.write(f"tools/{tool}.json", pay_manifest(tool=tool, groups=groups))
-    return folder.write("facts.toml", FACTS).write("facts/s.json", LIMITS).policies(text)
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, PAIRS))])
 def test_every_widening_found_by_brute_force_is_reported(tmp_path: Path, seed: int) -> None:
     before = random_folder(tmp_path / "before", seed)
     text = (before.path / "rules.cedar").read_text()
-    after = second_folder(tmp_path / "after", mutated(text, random.Random(seed)))
+    after = random_folder(tmp_path / "after", seed).policies(mutated(text, random.Random(seed)))
 
     report = compare(before.load(), after.load())
     found = {finding.subject for finding in report.in_direction(Direction.LOOSENING)}

@@ -1,20 +1,13 @@
-"""Keys and groups listed by others: every valid entry counts, next to any invalid ones, and no other does."""
+"""Keys listed by others: every valid entry counts, next to any invalid ones, and no other does."""
 
-import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from policy_service.identity.claims import claim_at, effective_groups, is_readable, listed_groups
 from policy_service.identity.issuer_keys import parse_jwks
-from policy_service.issuers import SignInProvider
 
-ACME = SignInProvider.model_validate(
-    {"name": "acme", "title": "Acme", "issuer": "https://login.example"}
-    | {"client_id": "c", "client_secret": "s", "groups_claim": "groups"}
-)
 SOUND_KEYS: list[dict[str, Any]] = [
     dict(key.as_dict(private=False))
     for key in (RSAKey.generate_key(2048), ECKey.generate_key("P-256"), OKPKey.generate_key("Ed25519"))
@@ -64,29 +57,3 @@ def test_unsuitable_keys_are_not_used(listed: list[Any]) -> None:
         assert entry.get("key_ops") is None or "verify" in entry["key_ops"]
         assert all(entry.get(name) is None for name in ("d", "p", "k"))
         assert entry.get("alg") not in {"none", "HS256", "enc"}
-
-
-@given(listed=st.lists(json_values | st.sampled_from(["finance", "ops"]), max_size=12))
-def test_invalid_entries_neither_hide_nor_become_a_group(listed: list[Any]) -> None:
-    names, problem = effective_groups(ACME, listed_groups(ACME, [{"groups": listed}]))
-    sound = [one for one in listed if isinstance(one, str) and is_readable(one, "group")]
-    assert names == set(sound)
-    assert (problem is None) == (bool(listed) and sound == listed)
-    assert problem is None or problem.isprintable()
-
-
-@given(claimed=json_values)
-def test_groups_are_listed_texts(claimed: Any) -> None:
-    names, problem = effective_groups(ACME, listed_groups(ACME, [{"groups": claimed}]))
-    assert names is not None
-    listed = {claimed} if isinstance(claimed, str) else claimed if isinstance(claimed, list) else ()
-    assert names <= set(map(str, listed))
-    assert names or problem
-
-
-@given(path=st.lists(st.text(".ab", min_size=1, max_size=3), min_size=1, max_size=4), value=st.just(["g"]))
-def test_claim_is_found_at_its_path(path: list[str], value: Any) -> None:
-    claims: Any = value
-    for name in reversed(path):
-        claims = {name: claims}
-    assert json.dumps(claim_at(claims, ".".join(path))) == json.dumps(value)

@@ -131,22 +131,6 @@ def test_place_is_filled_by_an_eligible_vote(gates: list[Gate], votes: list[Ball
 
 
 @given(fired, ballots)
-def test_repeated_vote_changes_nothing(gates: list[Gate], votes: list[BallotVote]) -> None:
-    merged = merge(gates)
-    again = [replace(vote, vote_id=f"again-{vote.vote_id}") for vote in votes]
-    before, after = tally(merged, votes), tally(merged, votes + again)
-    first, second = ([(each.have, each.met) for each in tally.per_gate] for tally in (before, after))
-    assert (first, before.met) == (second, after.met)
-
-
-@given(fired, ballots, st.sampled_from(PERSONS))
-def test_requester_never_raises_the_count(gates: list[Gate], votes: list[BallotVote], requester: str) -> None:
-    merged = merge(gates)
-    with_them = tally(merged, votes, excluded=frozenset({requester}))
-    assert with_them == tally(merged, [vote for vote in votes if vote.person != requester])
-
-
-@given(fired, ballots)
 def test_counted_votes_are_approvals_of_different_people(gates: list[Gate], votes: list[BallotVote]) -> None:
     by_id = {vote.vote_id: vote for vote in votes}
     counted = [by_id[vote_id] for vote_id in tally(merge(gates), votes).counted]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from countersign import contract
-from tests.unit.contract.reading import code_of, expectation, read
+from tests.unit.contract.reading import expectation, read
 
 KEY = contract.PrivateKey.from_seed(bytes(32))
 REQUEST: dict[str, Any] = {"method": "POST", "url_path": "/v1/redemptions", "query": "a=b", "body": b"{}"}
@@ -53,7 +53,3 @@ def test_a_proof_made_for_a_request_is_accepted_with_it(body: bytes) -> None:
 
 def test_two_proofs_never_share_an_id() -> None:
     assert len({proof() for _ in range(10)}) == 10
-
-
-def test_an_oversized_proof_is_not_signed() -> None:
-    assert code_of(proof, query="x" * 8000) == "token_too_large"

@@ -37,9 +37,8 @@ def test_what_was_signed_is_what_is_read(claims: dict[str, object]) -> None:
 
 
 def test_the_same_claims_give_the_same_token() -> None:
-    assert contract.sign({"b": 1, "a": 2}, typ=contract.TYP_PROOF, key=KEY) == contract.sign(
-        {"a": 2, "b": 1}, typ=contract.TYP_PROOF, key=KEY
-    )
+    ordered = ({"b": 1, "a": 2}, {"a": 2, "b": 1})
+    assert len({contract.sign(claims, typ=contract.TYP_PROOF, key=KEY) for claims in ordered}) == 1
 
 
 @given(st.data())
@@ -89,12 +88,8 @@ def test_the_largest_receipt_is_signed_and_read() -> None:
     )
     token = contract.sign(claims.to_claims(), typ=contract.TYP_RECEIPT, key=KEY)
     assert len(token) > 8192
-    assert (
-        contract.ReceiptClaims.from_claims(
-            contract.open_token(token, typ=contract.TYP_RECEIPT, key_for=KEYS.get).claims
-        )
-        == claims
-    )
+    opened = contract.open_token(token, typ=contract.TYP_RECEIPT, key_for=KEYS.get)
+    assert contract.ReceiptClaims.from_claims(opened.claims) == claims
     assert refusal(token)[1] == "too_large"
 
 

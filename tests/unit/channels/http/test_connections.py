@@ -47,16 +47,6 @@ def statuses(answers: bytes) -> list[int]:
 # --- trailers and chunks
 
 
-async def test_trailers_are_read_and_never_become_headers(server: EchoServer) -> None:
-    trailers = b"Host: there\r\nContent-Type: text/plain\r\nAgent-Proof: p\r\nExpect: 100-continue\r\n"
-    for cut in range(0, len(trailers), 7):
-        begun = CHUNKED + CLOSE + b"\r\n2\r\nok\r\n0\r\n" + trailers[:cut]
-        assert statuses(await server.exchange(begun, trailers[cut:] + b"\r\n")) == [200]
-        seen = server.seen.pop()
-        names = [name for name, _ in seen.headers]
-        assert (seen.body, names) == (b"ok", [b"host", b"transfer-encoding", b"connection"])
-
-
 async def test_a_request_after_trailers_has_its_own_headers(server: EchoServer) -> None:
     first = CHUNKED + b"\r\n0\r\nX-Last: 1\r\n\r\n"
     answer = await server.exchange(first, b"GET /second HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n")

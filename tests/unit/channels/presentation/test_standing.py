@@ -43,6 +43,12 @@ def test_a_missing_signature_names_possible_signers() -> None:
     [shared] = lines(gate("unseen", shared=True))
     assert shared.endswith("A signature for another gate counts here too")
     assert lines(gate("finance"), why_not="You are on the asking side.") == ["Anyone in finance"]
+    two = ("Ann", "Bo")
+    assert lines(gate("finance", could_sign=two)) == ["You, Ann or Bo"]
+    assert lines(gate("finance", could_sign=two, could_sign_more=4)) == ["You, Ann, Bo and 4 more"]
+    assert lines(gate("finance", could_sign_more=4)) == ["You, or anyone in finance"]
+    barred = gate("finance", could_sign=("Ann",), barred=("Cy",))
+    assert lines(barred) == ["You or Ann. Not Cy, who belongs to the requester"]
 
 
 def test_only_votes_that_count_are_signatures() -> None:

@@ -1,7 +1,6 @@
 """Threads, digests, forms, the home and the answers to one person."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -212,14 +211,6 @@ def test_simulate_counts_further_reasons() -> None:
     output = checked(views.simulation_message(tried))
     assert "3 more reasons." in output
     assert "2 more policies." in output
-
-
-def test_lists_of_long_rows_fit() -> None:
-    long = reviews.refund(sentence=(reviews.value("\u202e" * 4_000),) * 30, agent="x" * 4_000)
-    late = [replace(long, answer_by=NOW + timedelta(days=i)) for i in range(60)]
-    many = QueuePage(tuple(map(reviews.row_of, late)))
-    assert len(at_home(many)["blocks"]) <= 100
-    checked(views.my_reviews_message(many, public_url=URL))
 
 
 READ_ON = " Open the review on the web."

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.presentation.review_status import quorum_status
 from policy_service.channels.web.presenters.context_panel import (
     CELL_CHARS,
     Cell,
@@ -171,18 +170,6 @@ def test_the_effect_of_an_approval_on_the_transaction_is_stated(states: str, wan
 
 
 # ---------------------------------------------------------------------------------------------- lines and the story
-
-
-def lines(**changes: Any) -> list[str]:
-    gates = (replace(refund().gates[0], **changes),)
-    return [line.by for line in quorum_status(refund(gates=gates)).open_lines]
-
-
-def test_a_missing_signature_names_people_with_display_names() -> None:
-    assert lines(could_sign=("Ann", "Bo"), barred=()) == ["You, Ann or Bo"]
-    assert lines(could_sign=("Ann", "Bo"), could_sign_more=4, barred=()) == ["You, Ann, Bo and 4 more"]
-    assert lines(could_sign=(), could_sign_more=4, barred=()) == ["You, or anyone in finance"]
-    assert lines(could_sign=("Ann",), barred=("Cy",)) == ["You or Ann. Not Cy, who belongs to the requester"]
 
 
 def test_a_timeline_line_shows_actor_channel_and_commit() -> None:
