@@ -136,11 +136,7 @@ def end_unfrozen(change: Change, staging: int) -> None:
 
 
 def sealed_args(change: Change, seals: Seals, call: StagedRow) -> bytes:
-    """The arguments of a staged call, as its column holds them; empty if its secrets are not known yet.
-
-    Raises:
-        JournalSealed: it has secrets, and there is no sealing key.
-    """
+    """A staged call's arguments as its column holds them, empty without its secrets. Raises JournalSealed."""
     if call.secret is None:
         return b""
     return seals.seal(change.unit, SealContext(change.txn, call.effect_id, "args"), call.args, call.secret)

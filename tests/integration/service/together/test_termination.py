@@ -402,7 +402,7 @@ async def test_an_unsatisfiable_review_escalates_with_the_submission(bank: Bank)
     assert [await vote(bank, name, view) for name in ("maya", "ingrid")] == [200, 200]
     assert (await bank.states(view))[0] == "ready"
     await bank.only(gate("g", "legal", escalate="cfo"))
-    async with bank.revoked("ingrid"):  # who then counts as nobody
+    async with bank.revoked("ingrid"):  # who then no longer counts
         view = await bank.asks(run_key="revoked")
     assert [entry["added"] for entry in view["effects"][0]["review"]["needs"]] == [["cfo"]]
 
