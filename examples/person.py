@@ -108,9 +108,11 @@ class Person:
 
     def approve(self, review_url: str, reason: str = "") -> None:
         """Read the review and approve what it shows."""
-        # The page with nothing folded: an approval of anything that was not opened is refused.
-        form = self._form(self._get(f"{review_url}?full=1"), _REVIEW_FIELD)
-        self._send(form, {"verdict": "approve", "reason": reason})
+        self._vote(review_url, "approve", reason)
+
+    def deny(self, review_url: str, reason: str) -> None:
+        """Read the review and deny it."""
+        self._vote(review_url, "deny", reason)
 
     def propose(self, review_url: str, changes: dict[str, str], reason: str) -> None:
         """Propose other arguments: change the fields of these names, read the difference, and send it."""
@@ -163,6 +165,11 @@ class Person:
         """The blocks of code that an empty queue shows, as they are copied."""
         blocks = re.findall(r"<pre[^>]*>(.*?)</pre>", self._get("/").text, re.S)
         return [html.unescape(re.sub(r"<[^>]+>", "", block)) for block in blocks]
+
+    def _vote(self, review_url: str, verdict: str, reason: str) -> None:
+        # The page with nothing folded: an approval of anything that was not opened is refused.
+        form = self._form(self._get(f"{review_url}?full=1"), _REVIEW_FIELD)
+        self._send(form, {"verdict": verdict, "reason": reason})
 
     def _get(self, url: str) -> httpx2.Response:
         page = self._browser.get(url, headers={"Accept": "text/html"})
