@@ -19,6 +19,7 @@ from countersign.contract import canonicalize
 from countersign.contract.names import labelled_digest
 
 if TYPE_CHECKING:
+    from webauthn.helpers.cose import COSEAlgorithmIdentifier
     from webauthn.helpers.structs import PublicKeyCredentialDescriptor
 
 STEP_UP_LABEL: Final = b"countersign/step-up/v1\n"
@@ -84,7 +85,6 @@ def registration_options(
     anything.
     """
     from webauthn import generate_registration_options, options_to_json
-    from webauthn.helpers.cose import COSEAlgorithmIdentifier
     from webauthn.helpers.structs import (
         AttestationConveyancePreference,
         AuthenticatorSelectionCriteria,
@@ -106,7 +106,7 @@ def registration_options(
             user_verification=UserVerificationRequirement.REQUIRED,
         ),
         exclude_credentials=_descriptors(known),
-        supported_pub_key_algs=[COSEAlgorithmIdentifier(one) for one in _ALGORITHMS],
+        supported_pub_key_algs=_accepted_algorithms(),
     )
     return options_to_json(options)
 
@@ -128,6 +128,12 @@ def authentication_options(
     return options_to_json(options)
 
 
+def _accepted_algorithms() -> list[COSEAlgorithmIdentifier]:
+    from webauthn.helpers.cose import COSEAlgorithmIdentifier
+
+    return [COSEAlgorithmIdentifier(one) for one in _ALGORITHMS]
+
+
 def _descriptors(known: Sequence[str]) -> list[PublicKeyCredentialDescriptor]:
     from webauthn.helpers import base64url_to_bytes
     from webauthn.helpers.structs import PublicKeyCredentialDescriptor
@@ -143,7 +149,6 @@ def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> R
     """
     from webauthn import verify_registration_response
     from webauthn.helpers import base64url_to_bytes, bytes_to_base64url, decode_credential_public_key
-    from webauthn.helpers.cose import COSEAlgorithmIdentifier
     from webauthn.helpers.decode_credential_public_key import DecodedRSAPublicKey
     from webauthn.helpers.exceptions import WebAuthnException
 
@@ -155,7 +160,7 @@ def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> R
             expected_rp_id=party.rp_id,
             expected_origin=party.origin,
             require_user_verification=True,
-            supported_pub_key_algs=[COSEAlgorithmIdentifier(one) for one in _ALGORITHMS],
+            supported_pub_key_algs=_accepted_algorithms(),
         )
         key = decode_credential_public_key(verified.credential_public_key)
         _require_own_frame(base64url_to_bytes(read["response"]["clientDataJSON"]))

@@ -119,8 +119,6 @@ async def gather_facts(
             effect.tool, load(args), args, agent=effect.agent, now=now, tool_digest=effect.tool_digest
         )
 
-    if len(effects) == 1:  # most submissions: no task of its own
-        return {effects[0].effect_id: await for_one(effects[0])}
     gathered = await asyncio.gather(*(for_one(effect) for effect in effects))
     return {effect.effect_id: facts for effect, facts in zip(effects, gathered, strict=True)}
 
