@@ -122,7 +122,8 @@ class Service:
             opened.callback(tracing.start(route=route))
             self._closing = opened.pop_all()
         # An embedded database has one process by its lock: after a crash it resumes its own leases at once.
-        self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
+        self._embedded = self.db.dialect == "sqlite"
+        self._holder = "embedded" if self._embedded else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
             from_settings.bundle_source(settings, clock),
@@ -194,8 +195,8 @@ class Service:
         self._closing.callback(candidate.close)
         return candidate
 
-    async def _indexed(self, index: int) -> None:
-        self.feed.hint(index)
+    async def _indexed(self, _index: int) -> None:
+        self.feed.nudge()
 
     def _jobs(self) -> list[Job]:
         settings, ctx = self.settings, self.ctx
@@ -239,11 +240,12 @@ class Service:
         asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         async with AsyncExitStack() as started:
             await self.feed.start()
-            self.db.on_commit(self.sequencer.nudge)
+            # in an embedded database, lines have their index when they are committed
+            self.db.on_commit(self.feed.nudge if self._embedded else self.sequencer.nudge)
             started.push_async_callback(self._finish_log)
             self.scheduler.start()
             loops = (
-                self.sequencer.run,
+                *(() if self._embedded else (self.sequencer.run,)),
                 self.feed.run,
                 self.mark.run,
                 self.watch.run,
@@ -279,8 +281,11 @@ class Service:
 
     async def _finish_log(self) -> None:
         try:
-            await self.sequencer.number()
-            await self.db.write(lambda tx: advisory_locks.release_lease(tx, SEQUENCER_LEASE, self._holder))
+            if not self._embedded:
+                await self.sequencer.number()
+                await self.db.write(
+                    lambda tx: advisory_locks.release_lease(tx, SEQUENCER_LEASE, self._holder)
+                )
             self.mark.reached(await self.db.read(highest_index))
         finally:
             await self.mark.write()

@@ -232,9 +232,9 @@ class Settings(BaseSettings):
 
     # -- jobs ----------------------------------------------------------------------------------------------
     sequencer_s: float = Field(
-        0.5, gt=0, le=1, description="interval of indexing the audit log; at most a second"
+        0.5, gt=0, le=1, description="interval of indexing and following the audit log; at most a second"
     )
-    sequencer_batch: int = Field(500, gt=0, description="rows indexed in one unit of work")
+    sequencer_batch: int = Field(500, gt=0, description="rows indexed in one unit of work, on PostgreSQL")
     poll_bundle_s: float = Field(2, gt=0, description="interval of checking the bundle folder for changes")
     watch_s: float = Field(5, gt=0, le=60, description="interval of the health checks that /readyz reports")
     log_lag_s: float = Field(10, gt=0, description="an audit row without an index for longer is an error")

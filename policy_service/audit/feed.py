@@ -28,6 +28,7 @@ PEOPLE = "people"
 """The topic of events an open page may show: reviews, tasks, and sign-outs."""
 
 _PAGE = 500  # lines read at once
+_SPACING_S = 0.02  # under load, one pass reads the lines of many commits
 
 
 def transaction_topic(txn: str) -> str:
@@ -87,6 +88,7 @@ class Feed:
         self._refreshing = asyncio.Lock()
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by topic
         self._hurry = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
         self.errors = 0
         self.signal = signal or Signal()
@@ -104,6 +106,7 @@ class Feed:
 
     async def run(self) -> None:
         """Follow until cancelled. An error is logged and the next pass retries."""
+        self._loop = asyncio.get_running_loop()
         while not self.closing:
             self._hurry.clear()
             try:
@@ -114,15 +117,18 @@ class Feed:
                 self.errors += 1
                 self.signal.bad("the audit log cannot be read, so waiting clients get no news")
                 log.exception("feed_refresh_failed", errors=self.errors)
+            await asyncio.sleep(_SPACING_S)
             try:
                 async with asyncio.timeout(self._poll_s):
                     await self._hurry.wait()
             except TimeoutError:
                 continue
 
-    def hint(self, _index: int = 0) -> None:
-        """Signal that there may be new lines. On the event loop."""
-        self._hurry.set()
+    def nudge(self) -> None:
+        """Signal that there may be new lines, from any thread. A hint: the next pass comes without it too."""
+        loop = self._loop
+        if loop is not None and not self._hurry.is_set() and not loop.is_closed():
+            loop.call_soon_threadsafe(self._hurry.set)
 
     async def refresh(self) -> None:
         """Read the new lines and wake the readers of their topics."""

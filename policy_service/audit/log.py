@@ -1,8 +1,9 @@
-"""The audit log: reading its lines, and the sequencer that assigns their indexes.
+"""The audit log: reading its lines, and the sequencer that assigns their indexes on PostgreSQL.
 
-Lines are written by :func:`append`, in the unit of work that makes the change; see ``storage/unit_of_work.py``.
+Lines are written by :func:`append`, in the unit of work that makes the change; see ``storage/unit_of_work.py``. They
+are numbered 1, 2, 3, without gaps or repeats. SQLite has one writer, which numbers a line as it inserts it.
 
-The sequencer numbers committed lines 1, 2, 3, without gaps or repeats. It sees only committed lines, so an index is
+On PostgreSQL units run beside each other. The sequencer sees only committed lines, so an index is
 never given to one that may be rolled back. One unit of work takes the lease row (locked until its commit), reads the
 highest index, and numbers the lines without one in the order they were written. Two sequencers queue for the row; a
 dead one is replaced when its lease expires. A repeated pass does nothing.
@@ -30,7 +31,7 @@ from policy_service.storage.database import Database
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text
-from policy_service.storage.unit_of_work import Tx, append, write_lines
+from policy_service.storage.unit_of_work import Tx, append, highest_index, write_lines
 
 __all__ = [
     "Entry",
@@ -47,7 +48,6 @@ log = structlog.get_logger(__name__)
 _audit = table(AuditRow)
 _row = _audit.c
 _AFTER = select(_audit).where(_row.idx > bindparam("after")).order_by(_row.idx).limit(bindparam("most"))
-_HIGHEST = select(func.max(_row.idx))
 _txn = table(TransactionRow).c
 _PARTIES = select(_txn.txn, _txn.agent, _txn.aud).where(_txn.txn.in_(bindparam("txns", expanding=True)))
 
@@ -89,12 +89,6 @@ def parties_by_txn(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]
     return found
 
 
-def highest_index(conn: Connection) -> int:
-    """The highest index; 0 for an empty log."""
-    ((found,),) = fetch(conn, _HIGHEST, {})
-    return found or 0
-
-
 def newest_entry(conn: Connection) -> Entry | None:
     """The line with the highest index; None for an empty log."""
     row = find_one(conn, AuditRow, idx=highest_index(conn))
@@ -107,10 +101,11 @@ def append_above(tx: Tx, index: int, kind: str, *, actor: str, body: Mapping[str
     Raises:
         ValueError: the index is not above every other.
     """
+    write_lines(tx)
     if index <= highest_index(tx.conn):
         raise ValueError(f"the log has reached {index} already")
     append(tx, kind, actor=actor, body=body)
-    write_lines(tx)
+    write_lines(tx, number=False)  # the database refuses a gap in an INSERT
     line = select(func.max(_row.audit_id)).where(_row.kind == kind, _row.idx.is_(None)).scalar_subquery()
     tx.conn.execute(sa.update(_audit).where(_row.audit_id == line).values(idx=index))
 
@@ -145,7 +140,7 @@ class SequencerLimits:
 
 
 class Sequencer:
-    """Numbers audit lines while :meth:`run` runs."""
+    """Numbers audit lines on PostgreSQL while :meth:`run` runs."""
 
     def __init__(
         self,
@@ -211,8 +206,7 @@ class Sequencer:
         if advisory_locks.acquire_lease(tx, SEQUENCER_LEASE, self._holder, self._pace.lease) is None:
             return 0, 0
         highest = highest_index(tx.conn)
-        numbering = _numbering(tx.conn.dialect.name)
-        given = tx.conn.execute(numbering, {"highest": highest, "most": self._pace.batch}).rowcount
+        given = tx.conn.execute(_numbering(), {"highest": highest, "most": self._pace.batch}).rowcount
         return given, highest + given
 
 
@@ -220,12 +214,11 @@ class Sequencer:
 
 
 @cache
-def _numbering(dialect: str) -> sa.Update:
-    """Number lines in the order of writing: by rowid on SQLite, which has one writer; by id on PostgreSQL."""
+def _numbering() -> sa.Update:
+    """Number lines in the order of writing, which is the order of their ids."""
     line = _audit.alias("line")
-    written = sa.literal_column("line.rowid") if dialect == "sqlite" else line.c.audit_id
-    place = func.row_number().over(order_by=written).label("place")
-    unnumbered = select(line.c.audit_id, place).where(line.c.idx.is_(None)).order_by(written)
+    place = func.row_number().over(order_by=line.c.audit_id).label("place")
+    unnumbered = select(line.c.audit_id, place).where(line.c.idx.is_(None)).order_by(line.c.audit_id)
     waiting = unnumbered.limit(bindparam("most", type_=sa.Integer)).subquery("waiting")
     index = bindparam("highest", type_=sa.BigInteger) + waiting.c.place
     return sa.update(_audit).values(idx=index).where(_row.audit_id == waiting.c.audit_id)

@@ -1,7 +1,7 @@
 """Tables of the service itself: idempotency keys, audit log, outbox, webhooks, leases, policy commits, shadows,
 passkeys and the epoch of the database.
 
-The tables of the protocol are in ``tables.py``. Only the sequencer updates an audit row, once, to assign its index.
+The tables of the protocol are in ``tables.py``. An audit row is updated once at most, to assign its index.
 
 The meta table holds the epoch and, for each epoch that a restore began, the time after which data may be lost. The
 comparison with the mark outside the database is in ``tokens/epoch.py``.
@@ -46,7 +46,7 @@ class IdempotencyRow(Row, table=True):
 
 
 class AuditRow(Row, table=True):
-    """One audit line. The sequencer assigns ``idx`` once, later; triggers refuse every other change."""
+    """One audit line. SQLite takes ``idx`` with it, PostgreSQL once, later; triggers refuse every other change."""
 
     __tablename__: ClassVar[Any] = "audit"
     __table_args__ = (

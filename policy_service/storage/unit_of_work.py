@@ -5,8 +5,8 @@ commit with other units. It returns plain values, because its connection is reus
 
 No audit row, no change: a line that cannot be written rolls its unit back. A line is canonical JSON, so no actor and no
 reason can forge another line. It holds ids, digests and codes; texts of people and arguments of agents stay in their
-own tables. A unit's lines are inserted together, as its last statement and without an index. The sequencer assigns
-indexes after the commit.
+own tables. A unit's lines are inserted together, as its last statement. SQLite has one writer, so each gets the next
+index there; on PostgreSQL the sequencer assigns indexes after the commit.
 
 A new row that its unit may still change is inserted at the end of the unit, in its final state.
 """
@@ -33,7 +33,7 @@ from sqlalchemy.exc import DatabaseError, InterfaceError, InternalError, Operati
 from countersign.contract import canonicalize
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage.core import Row, execute_write, insert_row, table
+from policy_service.storage.core import Row, execute_write, fetch, insert_row, table
 from policy_service.storage.system_tables import AuditRow
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def append(
         {
             "audit_id": f"{int(tx.now.timestamp() * _MICROSECONDS):014x}{rest}", "rest": rest, "kind": kind,
             "actor": actor, "txn": txn, "effect_id": effect_id, "rev": rev, "agent": agent,
-            "body": canonicalize(dict(body)), "at": tx.now,
+            "body": canonicalize(dict(body)), "at": tx.now, "idx": None,
         }
     )  # fmt: skip
     tx.lines.append(AuditLine(kind, txn, effect_id, rev, tx.now, body))
@@ -130,13 +130,31 @@ def run_unit(unit: Unit[T], tx: Tx) -> T:
     return require_plain_result(result)
 
 
-def write_lines(tx: Tx) -> None:
-    """Insert the pending audit lines, several per statement, because each statement is a round trip."""
+def write_lines(tx: Tx, *, number: bool = True) -> None:
+    """Insert the pending audit lines, several per statement, because each statement is a round trip.
+
+    Without ``number`` they get no index on SQLite either.
+    """
+    if not tx.unwritten:
+        return
+    dialect = tx.conn.dialect.name
+    if number and dialect == "sqlite":
+        for idx, line in enumerate(tx.unwritten, highest_index(tx.conn) + 1):
+            line["idx"] = idx
     for first in range(0, len(tx.unwritten), _MAX_LINES):
         lines = tx.unwritten[first : first + _MAX_LINES]
         values = {f"{name}_{n}": value for n, line in enumerate(lines) for name, value in line.items()}
-        execute_write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values)
+        execute_write(tx.conn, _insert(len(lines), dialect), values)
     tx.unwritten.clear()
+
+
+_HIGHEST = sa.select(func.max(_audit.c.idx))
+
+
+def highest_index(conn: Connection) -> int:
+    """The highest index; 0 for an empty log."""
+    ((found,),) = fetch(conn, _HIGHEST, {})
+    return found or 0
 
 
 # An id is microseconds, a counter and random bits: 30 hex digits that sort in the order of writing. On PostgreSQL the
@@ -152,9 +170,9 @@ def _insert(lines: int, dialect: str) -> sa.Insert:
 
 
 def _line(n: int, dialect: str) -> dict[str, Any]:
-    columns = (column for column in _audit.c if column.name != "idx")
-    line: dict[str, Any] = {c.name: bindparam(f"{c.name}_{n}", type_=c.type) for c in columns}
+    line: dict[str, Any] = {c.name: bindparam(f"{c.name}_{n}", type_=c.type) for c in _audit.c}
     if dialect != "sqlite":
+        del line["idx"]
         time_hex = func.lpad(func.to_hex(_SERVER_TIME), 14, "0")
         line["audit_id"] = time_hex.concat(bindparam(f"rest_{n}", type_=sa.String))
     return line

@@ -99,7 +99,12 @@ NEVER = {
 }
 """Points that no chapter reaches, each with its reason."""
 
-SQLITE_ONLY = {"channels.admin.socket:verb[": "a database server has no socket: verbs always run alone"}
+ONE_ENGINE = {
+    "channels.admin.socket:verb[": "sqlite",  # a database server has no socket: verbs always run alone
+    "audit.log:": "postgresql",  # SQLite numbers a line as it inserts it
+    "app:release_lease": "postgresql",  # the sequencer's
+}
+"""Points that are passed on one engine only."""
 
 
 def chapter_of(point: str) -> Chapter | None:

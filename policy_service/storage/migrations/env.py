@@ -8,6 +8,13 @@ from alembic import context
 from sqlalchemy import JSON
 from sqlmodel import AutoString, SQLModel
 
+# A table is in the metadata once its module is imported.
+import policy_service.storage.credential_tables
+import policy_service.storage.reservations
+import policy_service.storage.review_tables
+import policy_service.storage.slack_tables
+import policy_service.storage.system_tables
+import policy_service.storage.tables  # noqa: F401
 from policy_service.storage.types import UtcDateTime
 
 

@@ -73,9 +73,10 @@ async def _service_verbs(calls: Calls, world: World, name: str) -> dict[str, Row
     spent = await counted("submit", agent.submit(await refund(world), run_key="spent", attempt_id="spent"))
     assert spent["state"] == "redeemed"
     before = calls.so_far()
-    with calls.counting():
-        assert await world.service.sequencer.number()
-    rows["number"] = difference(calls.so_far(), before)
+    if world.service.db.dialect == "postgresql":
+        with calls.counting():
+            assert await world.service.sequencer.number()
+        rows["number"] = difference(calls.so_far(), before)
     effect_id = spent["effects"][0]["effect_id"]
     await counted("renew", agent.send("POST", "/v1/redemptions/spent/renew", {"effect_ids": [effect_id]}))
     await counted(

@@ -19,7 +19,8 @@ async def happen(db: Database, *kinds: str, txn: str | None = None) -> None:
     for kind in kinds:
         body = {"review_id": f"r-{kind}"}
         await db.write(lambda tx, kind=kind, body=body: append(tx, kind, actor="s", txn=txn, body=body))
-    await Sequencer(db, holder="a").number()
+    if db.dialect == "postgresql":
+        await Sequencer(db, holder="a").number()
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -55,8 +56,6 @@ async def happen_and_look(feed: Feed, *kinds: str, txn: str | None = None) -> No
 
 async def test_events_come_in_order_with_ids_and_nothing_else(store: Database, feed: Feed) -> None:
     await store.write(lambda tx: append(tx, "opened", actor="s", txn="t" * 64, body={"review_id": "r-1"}))
-    await feed.refresh()
-    assert (feed.index, await feed.events_after(0, 10)) == (0, []), "a line without an index is no event yet"
     await happen_and_look(feed, *"abc")
     await happen_and_look(feed, "d")
     events = await feed.events_after(0, 10)
@@ -201,14 +200,14 @@ async def test_a_replica_without_the_lease_follows_too(migrated_url: str) -> Non
             await task
 
 
-async def test_a_hint_makes_it_look_at_once(store: Database) -> None:
+async def test_a_commit_makes_it_look_at_once(store: Database) -> None:
     feed = Feed(store, poll_s=30)
+    store.on_commit(feed.nudge)
     await feed.start()
     task = asyncio.create_task(feed.run())
     await asyncio.sleep(0.05)
     waiting = asyncio.create_task(feed.wait_after(0, 10))
     await happen(store, "a")
-    feed.hint()
     assert kinds(await waiting) == ["a"]
     feed.close()
     await task

@@ -1,7 +1,9 @@
 """Audit lines: committed or rolled back with their unit, canonical, and read by index."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from policy_service.audit import log
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.system_tables import AuditRow
+from policy_service.storage.unit_of_work import write_lines
 
 AUDIT = table(AuditRow)
 
@@ -36,7 +39,7 @@ def test_a_line_holds_actor_kind_time_and_ids(store: Database) -> None:
 
     said["at"] = store.write_sync(unit)
     (row,) = rows(store)
-    assert row["idx"] is None, "only the sequencer gives an index"
+    assert row["idx"] == (1 if store.dialect == "sqlite" else None), "on PostgreSQL the sequencer gives it"
     assert {name: row[name] for name in said} == said
     assert row["body"] == b'{"a":[1,true,null],"verdict":"approve"}'
 
@@ -51,6 +54,23 @@ def test_lines_of_one_unit_keep_their_order(store: Database, count: int) -> None
     store.write_sync(unit)
     found = [(row["body"], row["actor"], row["rev"]) for row in rows(store)]
     assert found == [(b'{"n":%d}' % n, f"agent:{n}", n or None) for n in range(count)] * 2
+    if store.dialect == "sqlite":
+        assert [row["idx"] for row in rows(store)] == [*range(1, 2 * count + 1)]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+async def test_a_unit_that_is_rolled_back_leaves_no_gap_beside_others(store: Database) -> None:
+    """On SQLite units share a commit, and each takes the next index."""
+
+    def unit(tx: Tx, n: int) -> None:
+        log.append(tx, "x", actor="system", body={"n": n})
+        write_lines(tx)
+        if n % 3 == 0:
+            raise KeyError(n)
+        log.append(tx, "y", actor="system", body={"n": n})
+
+    await asyncio.gather(*(store.write(partial(unit, n=n)) for n in range(12)), return_exceptions=True)
+    assert [row["idx"] for row in rows(store)] == [*range(1, 17)]
 
 
 UNWRITABLE: dict[str, tuple[str | None, dict[str, Any], type[Exception]]] = {
@@ -96,12 +116,16 @@ def test_pages_go_by_index_and_show_no_line_without_one(store: Database) -> None
     assert store.read_sync(log.highest_index) == 0
     for n in range(4):
         add(store, f"k{n}", n=n)
-    number = text("UPDATE audit SET idx = 1 + CAST(substr(kind, 2) AS INTEGER) WHERE kind < 'k3'")
-    store.write_sync(lambda tx: tx.conn.execute(number).rowcount)
+    if store.dialect == "postgresql":
+        number = text("UPDATE audit SET idx = 1 + CAST(substr(kind, 2) AS INTEGER) WHERE kind < 'k3'")
+        store.write_sync(lambda tx: tx.conn.execute(number).rowcount)
+    highest = 4 if store.dialect == "sqlite" else 3
     page = store.read_sync(lambda conn: log.entries_after(conn, 1, 10))
-    assert [(entry.index, entry.kind, entry.body["n"]) for entry in page] == [(2, "k1", 1), (3, "k2", 2)]
+    assert [(entry.index, entry.kind, entry.body["n"]) for entry in page] == [
+        (n + 1, f"k{n}", n) for n in range(1, highest)
+    ]
     assert len(store.read_sync(lambda conn: log.entries_after(conn, 0, 2))) == 2
-    assert store.read_sync(log.highest_index) == 3
+    assert store.read_sync(log.highest_index) == highest
 
 
 def test_a_record_covers_every_member_and_leaves_out_what_is_absent() -> None:
@@ -120,8 +144,11 @@ def test_append_above_assigns_its_index_at_once(store: Database) -> None:
 
     add(store, "before")
     above(40)
-    assert [(row["kind"], row["idx"]) for row in rows(store)] == [("before", None), ("gap", 40)]
+    first = 1 if store.dialect == "sqlite" else None
+    assert [(row["kind"], row["idx"]) for row in rows(store)] == [("before", first), ("gap", 40)]
     for index in (1, 40):
         with pytest.raises(ValueError, match="has reached"):
             above(index)
     assert len(rows(store)) == 2
+    add(store, "after")
+    assert rows(store)[-1]["idx"] == (41 if store.dialect == "sqlite" else None)

@@ -1,4 +1,4 @@
-"""The sequencer: every committed line gets one index, without gaps, in the order of writing."""
+"""The sequencer of PostgreSQL: every committed line gets one index, without gaps, in the order of writing."""
 
 import asyncio
 import json
@@ -15,9 +15,15 @@ from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
 from policy_service.storage.system_tables import AuditRow
-from tests.unit.storage.databases import BOTH
 
 AUDIT = table(AuditRow)
+pytestmark = pytest.mark.xdist_group("postgresql")
+
+
+@pytest.fixture
+def engine() -> str:
+    """SQLite numbers a line as it inserts it."""
+    return "postgresql"
 
 
 async def write(db: Database, n: int) -> None:
@@ -49,7 +55,6 @@ async def until(db: Database, count: int, seconds: float = 10) -> list[tuple[int
     return found
 
 
-@pytest.mark.parametrize("engine", BOTH)
 async def test_numbering_goes_on_where_it_was_and_does_more_than_a_batch(store: Database) -> None:
     sequencer = Sequencer(store, holder="a", pace=SequencerLimits(batch=3))
     await write(store, 0)
@@ -85,7 +90,6 @@ async def test_a_dead_sequencer_is_replaced_when_its_lease_expires(migrated_url:
         assert await numbered(db) == [(1, 0), (2, 1)]
 
 
-@pytest.mark.parametrize("engine", BOTH)
 async def test_two_sequencers_at_once_leave_no_gap_and_no_double(migrated_url: str) -> None:
     """Each believes it leads (the lease is worth nothing here): the locked row still lines them up."""
     with Database.open(migrated_url) as one, Database.open(migrated_url) as two:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
+from alembic import command
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
@@ -125,5 +126,28 @@ def test_a_row_is_never_deleted_replaced_or_written_with_an_index(migrated: Data
         refused(migrated, "TRUNCATE audit")
     else:
         refused(migrated, "INSERT OR REPLACE " + into.format(", ".join(new), ", :".join(new)), **new)
-    new |= {"audit_id": "a2", "idx": 7}
-    refused(migrated, "INSERT " + into.format(", ".join(new), ", :".join(new)), **new)
+    for index in (7,) if migrated.dialect == "sqlite" else (1, 7):
+        new |= {"audit_id": "a2", "idx": index}
+        refused(migrated, "INSERT " + into.format(", ".join(new), ", :".join(new)), **new)
+    if migrated.dialect == "sqlite":
+        execute(migrated, "INSERT " + into.format(", ".join(new), ", :".join(new)), **(new | {"idx": 1}))
+        new |= {"audit_id": "a3"}
+        for index in (0, 1, 3):
+            new |= {"idx": index}
+            refused(migrated, "INSERT " + into.format(", ".join(new), ", :".join(new)), **new)
+
+
+def test_lines_without_an_index_get_it_when_an_embedded_database_is_upgraded(sqlite_url: str) -> None:
+    """A service that was killed before 0008 left them, after some that it had numbered."""
+    migrations._run(sqlite_url, lambda config: command.upgrade(config, "0007"))
+    with Database.open(sqlite_url) as db:
+        # in the order of writing; the clock went back in between, so the ids sort otherwise
+        for number, audit_id in enumerate("edcba"):
+            line = AUDIT.insert().values(**ROW | {"audit_id": audit_id})
+            db.write_sync(lambda tx, line=line: tx.conn.execute(line).rowcount)
+            if number < 2:
+                execute(db, f"UPDATE audit SET idx = {number + 1} WHERE idx IS NULL")
+    migrations.migrate(sqlite_url)
+    with Database.open(sqlite_url) as db:
+        assert column(db, "SELECT audit_id FROM audit ORDER BY idx") == [*"edcba"]
+        assert column(db, "SELECT idx FROM audit ORDER BY idx") == [1, 2, 3, 4, 5]
