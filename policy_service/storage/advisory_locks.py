@@ -32,6 +32,9 @@ from policy_service.storage.unit_of_work import Clock, Tx
 _KEY = bindparam("key", type_=BigInteger)
 _EXCLUSIVE = select(func.pg_advisory_xact_lock(_KEY))
 _SHARED = select(func.pg_advisory_xact_lock_shared(_KEY))
+_SHARED_TWO = _SHARED.add_columns(
+    func.pg_advisory_xact_lock_shared(bindparam("and_key", type_=BigInteger)).label("second")
+)
 _CLOCK = select(func.clock_timestamp())
 # A CTE with a volatile function is evaluated first, so the time is read once the lock is held.
 _EXCLUSIVE_THEN_CLOCK = _CLOCK.select_from(_EXCLUSIVE.cte("held"))
@@ -71,10 +74,18 @@ def require_locked(tx: Tx, txn: str) -> None:
         )
 
 
-def lock_shared(tx: Tx, principal: str) -> None:
-    """Hold off :func:`lock_exclusive` of this principal until the unit ends; units that act for it run concurrently."""
-    if tx.conn.dialect.name != "sqlite":
-        fetch(tx.conn, _SHARED, {"key": _lock_id(f"party {principal}")})
+def lock_shared(tx: Tx, principal: str, and_then: str | None = None) -> None:
+    """Hold off :func:`lock_exclusive` of this principal until the unit ends; units that act for it run concurrently.
+
+    ``and_then`` is locked after it, in the same round trip.
+    """
+    if tx.conn.dialect.name == "sqlite":
+        return
+    key = _lock_id(f"party {principal}")
+    if and_then is None:
+        fetch(tx.conn, _SHARED, {"key": key})
+    else:
+        fetch(tx.conn, _SHARED_TWO, {"key": key, "and_key": _lock_id(f"party {and_then}")})
 
 
 def lock_exclusive(tx: Tx, principal: str) -> None:

@@ -13,26 +13,46 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from sqlalchemy import delete, select
+from sqlalchemy import bindparam, delete, select, true
 from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.audit.log import append
 from policy_service.errors import ForbiddenError, InvalidRequestError, UnauthenticatedError
-from policy_service.identity.agents import OPERATOR, Caller, find_key, has_live_api_key
+from policy_service.identity.agents import OPERATOR, Caller, has_live_api_key
 from policy_service.identity.people import is_revoked
 from policy_service.queries import repository
 from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
 from policy_service.queries.transactions import require_visible
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import fetch, insert_row_or_ignore
+from policy_service.storage.core import fetch, insert_row_or_ignore, rows_of, table
+from policy_service.storage.credential_tables import AgentKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, StopRow, TransactionRow
 
 _STOPS = "*"  # the lock name of all stops; no agent can have it
 _TOOL = re.compile(r"[^\s]{1,200}\Z")
 _ALL = select(col(StopRow.what))
+_agents, _keys = table(AgentRow), table(AgentKeyRow)
+# A row per stop in force, at least one.
+_CALLER = (
+    select(*_agents.c, _keys.c.kid, _keys.c.expires_at, col(StopRow.what))
+    .outerjoin(
+        _keys,
+        (_keys.c.kid == bindparam("kid")) & (_keys.c.agent == _agents.c.name) & _keys.c.revoked_at.is_(None),
+    )
+    .outerjoin(table(StopRow), true())
+    .where(_agents.c.name == bindparam("name"))
+)
+
+
+class ActiveCaller(NamedTuple):
+    """A caller that may act, and what is stopped while its unit runs."""
+
+    agent: AgentRow
+    stopped: frozenset[str]
 
 
 # -- agents ------------------------------------------------------------------------------------------------------------
@@ -64,7 +84,7 @@ def require_redeemer(caller: Caller, transaction: TransactionRow) -> None:
         )
 
 
-def require_active_caller(tx: Tx, caller: Caller, kind: str = "effect") -> AgentRow:
+def require_active_caller(tx: Tx, caller: Caller, kind: str = "effect") -> ActiveCaller:
     """Require that the caller may still act. Its credential was verified when the request arrived, but gathering facts
     since then can take long, and a revocation meanwhile promises that nothing more is redeemed.
 
@@ -72,17 +92,15 @@ def require_active_caller(tx: Tx, caller: Caller, kind: str = "effect") -> Agent
         UnauthenticatedError: its key was revoked or has expired.
         ForbiddenError: it is no longer enrolled, or is frozen.
     """
-    agent = require_effect_agent(tx, caller.agent, kind)
-    if not _has_live_credential(tx, caller):
+    lock_shared(tx, caller.agent, and_then=_STOPS)
+    found = fetch(tx.conn, _CALLER, {"name": caller.agent, "kid": caller.jkt})
+    agents = rows_of(AgentRow, (row[:-3] for row in found[:1]))
+    agent = _require_active(agents[0] if agents else None, caller.agent, kind)
+    kid, expires_at = found[0][-3:-1]
+    live = kid is not None and (expires_at is None or tx.now < expires_at)
+    if not (live or (caller.jkt is None and has_live_api_key(tx.conn, caller.agent))):
         raise UnauthenticatedError("the key of this request was revoked or has expired; use another key")
-    return agent
-
-
-def _has_live_credential(tx: Tx, caller: Caller) -> bool:
-    if caller.jkt is None:
-        return has_live_api_key(tx.conn, caller.agent)
-    key = find_key(tx.conn, caller.jkt, tx.now)
-    return key is not None and key.agent == caller.agent
+    return ActiveCaller(agent, frozenset(row[-1] for row in found if row[-1] is not None))
 
 
 def require_effect_agent(tx: Tx, name: str, kind: str = "effect") -> AgentRow:
@@ -92,7 +110,10 @@ def require_effect_agent(tx: Tx, name: str, kind: str = "effect") -> AgentRow:
         ForbiddenError: it is no longer enrolled, or is frozen.
     """
     lock_shared(tx, name)
-    agent = repository.agent_of(tx.conn, name)
+    return _require_active(repository.agent_of(tx.conn, name), name, kind)
+
+
+def _require_active(agent: AgentRow | None, name: str, kind: str) -> AgentRow:
     if agent is None:
         raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
     if agent.frozen_at is not None and kind != "compensate":
@@ -119,14 +140,18 @@ def require_active_person(tx: Tx, iss: str, sub: str) -> None:
 # -- emergency stops ---------------------------------------------------------------------------------------------------
 
 
-def require_not_stopped(tx: Tx, tools: Iterable[str]) -> None:
+def stops_in_force(tx: Tx) -> frozenset[str]:
+    """What is stopped while this unit runs."""
+    lock_shared(tx, _STOPS)
+    return frozenset(what for (what,) in fetch(tx.conn, _ALL, {}))
+
+
+def require_not_stopped(stopped: frozenset[str], tools: Iterable[str]) -> None:
     """Require that neither these tools nor everything is stopped.
 
     Raises:
         ForbiddenError: frozen; the text names what is stopped and how the stop is ended.
     """
-    lock_shared(tx, _STOPS)
-    stopped = {what for (what,) in fetch(tx.conn, _ALL, {})}
     if not stopped:
         return
     for tool in (None, *tools):

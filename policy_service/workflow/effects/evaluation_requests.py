@@ -87,8 +87,8 @@ async def decide_live(ctx: Context, caller: Caller, request: EvaluationRequest) 
 def _audit(tx: Tx, ctx: Context, bundle: Bundle, caller: Caller, decided: _Decided) -> None:
     require_current_bundle(ctx, bundle)
     require_active_commit(tx, ctx, bundle)
-    require_active_caller(tx, caller)
-    require_not_stopped(tx, [effect.tool for effect, _ in decided])
+    stopped = require_active_caller(tx, caller).stopped
+    require_not_stopped(stopped, [effect.tool for effect, _ in decided])
     for effect, decision in decided:
         body = {
             "tool": effect.tool,

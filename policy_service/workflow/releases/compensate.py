@@ -179,13 +179,13 @@ def _compensate(
     tx = lock_transaction(tx, txn)
     snapshot = repository.require_transaction(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
-    require_active_caller(tx, caller, "compensate")
+    stopped = require_active_caller(tx, caller, "compensate").stopped
     cause = TransitionReason.by_agent(caller.agent, "compensate")
     undo = _known_compensation(snapshot, effect_id)
     if undo is None:
         undo = _build(bundle, snapshot, effect_id)
         _store(tx, ctx, bundle, snapshot, undo, facts, caller, cause)
-    require_not_stopped(tx, [undo.tool])
+    require_not_stopped(stopped, [undo.tool])
     if EffectState(undo.state) is not EffectState.RELEASED:
         return snapshot, []
     if undo.lapses_at is None or tx.now >= undo.lapses_at:

@@ -138,7 +138,7 @@ def _redeem(
     transaction = snapshot.transaction
     require_redeemer(caller, transaction)
     # Read inside the unit, not from the authenticated request: a stop since then must win.
-    redeemer = require_active_caller(tx, caller, claims[0].kind)
+    redeemer, stopped = require_active_caller(tx, caller, claims[0].kind)
     for claim in claims:
         # ``exp`` was set by this same clock, which all replicas share, so there is no leeway.
         if int(tx.now.timestamp()) >= claim.exp:
@@ -147,7 +147,7 @@ def _redeem(
             )
         require_revision(snapshot, claim.decision.rev)
     effects = _effects_of(snapshot, claims)
-    require_not_stopped(tx, [effect.tool for effect in effects])
+    require_not_stopped(stopped, [effect.tool for effect in effects])
     # For a clear answer only. What prevents a second redemption is the unique key below.
     if repository.redeemed_effects(tx.conn, [effect.effect_id for effect in effects]):
         raise already_redeemed_error(snapshot, "these effects were redeemed under another attempt")

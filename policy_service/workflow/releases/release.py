@@ -80,10 +80,10 @@ def _release(
     snapshot = repository.require_transaction(tx.conn, txn)
     transaction = snapshot.transaction
     require_redeemer(caller, transaction)
-    require_active_caller(tx, caller)
+    stopped = require_active_caller(tx, caller).stopped
     if transaction.agent != caller.agent:
         require_effect_agent(tx, transaction.agent)
-    require_not_stopped(tx, [effect.tool for effect in snapshot.effects])
+    require_not_stopped(stopped, [effect.tool for effect in snapshot.effects])
     require_revision(snapshot, rev)
     if expire_if_unused(tx, snapshot):
         return snapshot, []

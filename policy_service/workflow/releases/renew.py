@@ -89,9 +89,9 @@ def _renew(
     require_active_commit(tx, ctx, bundle)
     attempt, snapshot = _attempt_and_snapshot(tx.conn, caller, attempt_id)
     require_redeemer(caller, snapshot.transaction)
-    require_active_caller(tx, caller, attempt.kind)
+    stopped = require_active_caller(tx, caller, attempt.kind).stopped
     effects = [_unfired_effect(snapshot, attempt, effect_id) for effect_id in dict.fromkeys(effect_ids)]
-    require_not_stopped(tx, [effect.tool for effect in effects])
+    require_not_stopped(stopped, [effect.tool for effect in effects])
     cause = TransitionReason.by_agent(caller.agent, "renew", {"attempt_id": attempt_id})
     allowed = (
         not _has_expired(tx, snapshot, effects, cause.actor)

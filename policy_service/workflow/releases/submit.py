@@ -220,9 +220,9 @@ def _repeat(
 
 def _submit(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
     require_current_bundle(ctx, submission.revision.bundle)
-    agent = require_active_caller(tx, submission.caller)
+    agent, stopped = require_active_caller(tx, submission.caller)
     named = submission.named
-    require_not_stopped(tx, [effect.tool for effect in named.effects])
+    require_not_stopped(stopped, [effect.tool for effect in named.effects])
     if (known := _claim_key(tx, submission.key, named.txn)) is not None:
         return _Stored(repository.require_transaction(tx.conn, known), created=False)
     head = repository.load(tx.conn, named.txn)
