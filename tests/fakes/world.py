@@ -31,8 +31,10 @@ from countersign.contract.receipt import ReceiptClaims
 from countersign.contract.release import ReleaseClaims
 from policy_service.app import Service, create_app
 from policy_service.channels.admin.commands import COMMANDS
+from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.core import table
+from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
 from policy_service.storage.system_tables import AuditRow
 from policy_service.tokens.keys import make_keys
@@ -363,7 +365,9 @@ def fresh_data() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="countersign-fresh-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     make_keys(folder / "keys")
-    migrate(f"sqlite:///{folder / 'countersign.db'}")
+    migrate(url := f"sqlite:///{folder / 'countersign.db'}")
+    with Database.open(url) as db:
+        reconcile_epoch(db, folder / "keys")
     return folder
 
 
