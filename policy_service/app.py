@@ -158,7 +158,7 @@ class Service:
             Signer(ring),
             settings,
             self.feed,
-            lambda: self.mark.epoch,
+            self.mark.current_epoch,
             self._candidate(outside),
             clock,
         )
@@ -184,7 +184,7 @@ class Service:
             kid=ring.current.public.kid,
             clock=clock,
         )
-        self.db.set_listener(AuditTelemetry(lambda: self.active.current.manifests))
+        self.db.set_listener(AuditTelemetry(self.active.manifests))
         metrics.SERVICE.labels(__version__).set(1)
 
     def _candidate(self, outside: Allowlist) -> Candidate | None:

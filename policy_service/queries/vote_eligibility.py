@@ -30,6 +30,7 @@ from policy_service.domain.quorum import (
     is_eligible_for,
     tally,
 )
+from policy_service.identity.origin import relying_party_id
 from policy_service.identity.passkeys import active_passkeys
 from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
@@ -254,7 +255,8 @@ def break_glass_step_up(
 
 
 def _has_passkey(conn: Connection, ctx: Context, voter: Voter, now: datetime) -> bool:
-    return ctx.settings.rp_id is not None and bool(active_passkeys(conn, voter.iss, voter.sub, now))
+    permitted = relying_party_id(ctx.settings.public_url) is not None
+    return permitted and bool(active_passkeys(conn, voter.iss, voter.sub, now))
 
 
 def vote_refusal(

@@ -228,7 +228,7 @@ def _verify_release(ctx: Context, caller: Caller, token: str) -> ReleaseClaims:
         claims = ReleaseClaims.from_claims(opened.claims)
     except ContractError as error:
         raise _bad_token("not a release of this service; ask for releases again") from error
-    if claims.iss != ctx.settings.iss or claims.epoch != ctx.epoch():
+    if claims.iss != ctx.settings.public_url or claims.epoch != ctx.epoch():
         raise _bad_token("this release is of another deployment or an earlier epoch; ask for releases again")
     # `caller.jkt` is the key that signed this request, not a value from the body.
     if claims.aud != caller.agent or claims.cnf_jkt != caller.jkt:
