@@ -17,8 +17,8 @@ from typing import Final
 from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
 from policy_service.domain.policy_request import Facts
+from policy_service.domain.quorum import GroupDirectory
 from policy_service.facts.allowlist import Allowlist
-from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.facts.sources import FactSources
 from policy_service.pap.check import CheckedBundle, check_files

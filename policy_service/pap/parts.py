@@ -29,9 +29,10 @@ from countersign.contract import (
     load_manifest,
     manifest_file,
 )
+from policy_service.domain.quorum import GroupDirectory
 from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config, row_problems
-from policy_service.facts.groups import GroupDirectory, parse_groups
+from policy_service.facts.groups import parse_groups
 from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter, by_tool, parse_meters
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader

@@ -36,8 +36,8 @@ from countersign.contract.wire import (
     Settlement,
     TransactionView,
 )
-from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
+from policy_service.domain.policy_request import Decision
 from policy_service.domain.quorum import Tally
 from policy_service.queries.context import Context
 from policy_service.queries.effects import args_of, gates_of, without_secrets

@@ -23,13 +23,16 @@ from policy_service.audit.log import append
 from policy_service.errors import ForbiddenError, InvalidRequestError, UnauthenticatedError
 from policy_service.identity.agents import OPERATOR, Caller, has_live_api_key
 from policy_service.identity.people import is_revoked
+from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
+from policy_service.queries.context import Context
 from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
 from policy_service.queries.transactions import require_visible
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import fetch, insert_row_or_ignore, rows_of, table
+from policy_service.storage.core import fetch, find_one, insert_row_or_ignore, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow
 from policy_service.storage.database import Tx
+from policy_service.storage.system_tables import ACTIVE, PolicyHeadRow
 from policy_service.storage.tables import AgentRow, StopRow, TransactionRow
 
 _STOPS = "*"  # the lock name of all stops; no agent can have it
@@ -201,3 +204,21 @@ def _stop_key(tool: str | None) -> str:
     if not _TOOL.match(tool):
         raise InvalidRequestError(f"{tool!r} cannot be a tool's name")
     return _of_tool(tool)
+
+
+class OutdatedBundleError(Exception):
+    """Another replica activated another commit: follow it and repeat."""
+
+
+def require_active_commit(tx: Tx, ctx: Context, bundle: Bundle) -> None:
+    """Refuse to redeem under a bundle that is not the active one of all replicas.
+
+    Raises:
+        OutdatedBundleError: another commit is active.
+    """
+    source = ctx.active.source
+    if source is None:
+        return
+    row = find_one(tx.conn, PolicyHeadRow, what=ACTIVE)
+    if row is None or (row.source, row.commit) != (source, bundle.commit):
+        raise OutdatedBundleError

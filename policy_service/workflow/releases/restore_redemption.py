@@ -36,8 +36,7 @@ from countersign.contract import (
 )
 from countersign.contract.wire import Recall, RecalledEffect
 from policy_service.audit.log import append
-from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import Facts
+from policy_service.domain.policy_request import Decision, Facts
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
