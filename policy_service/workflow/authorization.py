@@ -27,7 +27,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
-from policy_service.queries.transactions import require_visible
+from policy_service.queries.transaction_views import require_visible
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
 from policy_service.storage.core import fetch, find_one, insert_row_or_ignore, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow

@@ -41,7 +41,7 @@ from policy_service.storage.tables import (
     VoteRow,
 )
 from policy_service.storage.types import parse_stored_json, time_text
-from policy_service.tokens.keys import TYP_EXPORT
+from policy_service.tokens.signer import TYP_EXPORT
 
 FORMAT: Final = "countersign.review-export/1"
 EXPORT_LABEL: Final = b"countersign/review-export/v1\n"

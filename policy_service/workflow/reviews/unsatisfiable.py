@@ -30,8 +30,7 @@ from policy_service.queries.review_context import (
     read_review_context,
     read_review_contexts,
 )
-from policy_service.queries.signers import KnownPeople, is_permitted
-from policy_service.queries.vote_eligibility import requesters_side, valid_ballots
+from policy_service.queries.vote_eligibility import KnownPeople, is_permitted, requesters_side, valid_ballots
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
