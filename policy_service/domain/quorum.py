@@ -1,4 +1,4 @@
-"""Count votes: whether they meet the merged gates, and whether signatures approve a break-glass release. Pure.
+"""Who belongs to each group, and whether their votes meet the gates or their signatures approve break-glass. Pure.
 
 Votes (design section 4, I-5): a vote counts toward a gate if its person is in one of the gate's groups, Cedar permits
 it, and its step-up suffices. A matching assigns each vote to at most one unshared gate; a shared gate counts every

@@ -23,14 +23,7 @@ from sqlmodel import col
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import (
-    find,
-    find_one,
-    insert_row,
-    insert_row_or_ignore,
-    rows_of,
-    table,
-)
+from policy_service.storage.core import find, find_one, insert_row, insert_row_or_ignore, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow

@@ -16,12 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, true, update
 from sqlmodel import col
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
-from policy_service.identity.people import (
-    Person,
-    find_person,
-    is_revoked,
-    slack_links_of,
-)
+from policy_service.identity.people import Person, find_person, is_revoked, slack_links_of
 from policy_service.settings import Settings
 from policy_service.storage.core import find, find_one, table, update_rows
 from policy_service.storage.credential_tables import SessionRow

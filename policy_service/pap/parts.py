@@ -20,15 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from countersign.contract import (
-    ContractError,
-    Lane,
-    Limits,
-    ToolManifest,
-    load,
-    load_manifest,
-    manifest_file,
-)
+from countersign.contract import ContractError, Lane, Limits, ToolManifest, load, load_manifest, manifest_file
 from policy_service.domain.quorum import GroupDirectory
 from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config, row_problems

@@ -1,5 +1,7 @@
 """Outbox: messages to send, written with the change that causes them and delivered at least once.
 
+A unit of work writes its messages with `enqueue` (``unit_of_work.py``); here they are claimed and delivered.
+
 A message carries ids, never content: the sender reads the current state. Delivery may repeat, so receivers must be
 idempotent. A claim hides a message for a while instead of deleting it; if the process dies meanwhile, the message
 becomes due again. After the last attempt it becomes ``dead`` and is logged. Each receiver has its own lane, so a slow

@@ -14,17 +14,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import (
-    CheckConstraint,
-    Connection,
-    Index,
-    LargeBinary,
-    Select,
-    bindparam,
-    func,
-    select,
-    union,
-)
+from sqlalchemy import CheckConstraint, Connection, Index, LargeBinary, Select, bindparam, func, select, union
 from sqlalchemy import text as sql
 from sqlmodel import Field, col
 

@@ -1,4 +1,4 @@
-"""Units of work: the transaction handle, the audit lines a unit writes, and the queue entry a writer runs.
+"""Units of work: the transaction handle, the audit lines and messages a unit writes, and the queue entry a writer runs.
 
 A unit is a plain function of a :class:`Tx`. It touches only the database, because it may run twice and may share its
 commit with other units. It returns plain values, because its connection is reused after the commit.

@@ -21,11 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from countersign.contract import (
-    BadKeyError,
-    KeySet,
-    PrivateKey,
-)
+from countersign.contract import BadKeyError, KeySet, PrivateKey
 from policy_service.errors import StartError
 from policy_service.tokens.secret_files import (
     create_secret,

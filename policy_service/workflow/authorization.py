@@ -1,4 +1,4 @@
-"""Which callers, people and tools may act: ownership, redeemers, freezes, revocations and emergency stops.
+"""Which callers, people, tools and replicas may act: ownership, redeemers, freezes, revocations and emergency stops.
 
 An agent sees and changes its own transactions. The `aud` of a transaction sees it too, and alone may redeem it. Any
 other caller gets the same response as for a transaction that does not exist.
@@ -7,6 +7,8 @@ An emergency stop of a tool, or of everything, blocks staging, releases, redempt
 the freeze of an agent it also blocks compensations: a tool that misbehaves cannot be trusted to undo anything. Votes
 are still accepted. The locks here order a stop against running units: once it is committed, no unit that started
 before it commits later.
+
+Nothing is redeemed by a replica whose bundle is not the active one of all replicas (`active_commit.py`).
 """
 
 from __future__ import annotations
@@ -204,6 +206,9 @@ def _stop_key(tool: str | None) -> str:
     if not _TOOL.match(tool):
         raise InvalidRequestError(f"{tool!r} cannot be a tool's name")
     return _of_tool(tool)
+
+
+# -- the active bundle -------------------------------------------------------------------------------------------------
 
 
 class OutdatedBundleError(Exception):

@@ -5,11 +5,7 @@ from __future__ import annotations
 from fastapi import Path, Query, Request, Response
 
 from countersign.contract import JSON, canonicalize
-from countersign.contract.wire import (
-    EpochView,
-    EvaluationRequest,
-    EvaluationView,
-)
+from countersign.contract.wire import EpochView, EvaluationRequest, EvaluationView
 from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, ApiRoutes, api_of
 from policy_service.channels.http.responses import json_response
