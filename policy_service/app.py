@@ -28,9 +28,9 @@ from policy_service.channels.http import (
     backchannel_logout,
     openapi,
     policies,
-    redemptions,
     reviews,
     tasks,
+    tools,
     transactions,
     wellknown,
 )
@@ -64,7 +64,8 @@ from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage import advisory_locks
 from policy_service.storage.unit_of_work import Clock, utc_now
-from policy_service.tokens.keys import Signer, read_keys
+from policy_service.tokens.keys import read_keys
+from policy_service.tokens.signer import Signer
 from policy_service.workflow.active_commit import refresh_bundle
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
 from policy_service.workflow.expiry import sweep
@@ -158,7 +159,7 @@ class Service:
             Signer(ring),
             settings,
             self.feed,
-            lambda: self.mark.epoch,
+            self.mark.current_epoch,
             self._candidate(outside),
             clock,
         )
@@ -184,7 +185,7 @@ class Service:
             kid=ring.current.public.kid,
             clock=clock,
         )
-        self.db.set_listener(AuditTelemetry(lambda: self.active.current.manifests))
+        self.db.set_listener(AuditTelemetry(self.active.manifests))
         metrics.SERVICE.labels(__version__).set(1)
 
     def _candidate(self, outside: Allowlist) -> Candidate | None:
@@ -307,7 +308,8 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
 
 _ROUTES = (
     transactions.routes,
-    redemptions.routes,
+    transactions.redemption_routes,
+    tools.routes,
     reviews.routes,
     reviews.proposal_routes,
     tasks.routes,

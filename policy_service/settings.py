@@ -343,17 +343,6 @@ class Settings(BaseSettings):
         return bool(self.policies_repository) and self.environment != "dev"
 
     @property
-    def iss(self) -> str:
-        """The issuer of everything this deployment signs. It is unique to a deployment."""
-        return self.public_url
-
-    @property
-    def rp_id(self) -> str | None:
-        """The WebAuthn relying party id of this deployment; None for an IP address, which cannot be one."""
-        host = urlsplit(self.public_url).hostname or ""
-        return None if not host or ":" in host or host.replace(".", "").isdigit() else host
-
-    @property
     def loopback(self) -> bool:
         """Whether both the listening address and the public URL are loopback."""
         return is_loopback(self.host) and is_loopback(urlsplit(self.public_url).hostname or "")

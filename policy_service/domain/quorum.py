@@ -1,4 +1,4 @@
-"""Count votes: whether they meet the merged gates, and whether signatures approve a break-glass release. Pure.
+"""Who belongs to each group, and whether their votes meet the gates or their signatures approve break-glass. Pure.
 
 Votes (design section 4, I-5): a vote counts toward a gate if its person is in one of the gate's groups, Cedar permits
 it, and its step-up suffices. A matching assigns each vote to at most one unshared gate; a shared gate counts every
@@ -7,11 +7,14 @@ deny, without step-up, and a denial is final. With no gates the result is not me
 
 Break-glass: two permitted people, or one who is permitted to act alone, each with the step-up that every gate requires
 and none of the requester's side. It replaces only the quorums. A denial by policy or by a person still wins.
+
+Members that groups have from the external directory count while they are fresh, which is checked at each look-up;
+afterwards those groups are empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias
@@ -261,3 +264,74 @@ def _match(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> dict[str
     for vote in votes:
         place(vote.vote_id, set())
     return holders
+
+
+class GroupDirectory:
+    """The bundle's groups and people. Immutable, except that members from the directory expire."""
+
+    def __init__(
+        self,
+        members: Mapping[str, frozenset[str]],
+        titles: Mapping[str, str],
+        people: Mapping[str, str],
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> None:
+        """``elsewhere``: groups of the external directory, with its own names for them."""
+        self._members = dict(members)
+        self._titles = dict(titles)
+        self._people = dict(people)
+        self._groups_of = _by_person(self._members)
+        self.elsewhere: Mapping[str, str] = dict(elsewhere or {})
+        self._read: dict[str, frozenset[str]] = {}
+        self._read_of: dict[str, frozenset[str]] = {}
+        self._fresh: Callable[[], bool] = _never
+
+    def with_directory(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> GroupDirectory:
+        """A copy with the members read from the directory, by its names; ``fresh`` is called at every look-up."""
+        new = GroupDirectory(self._members, self._titles, self._people, self.elsewhere)
+        new._read = {group: said.get(name, frozenset()) for group, name in self.elsewhere.items()}
+        new._read_of = _by_person(new._read)
+        new._fresh = fresh
+        return new
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Every known group."""
+        return frozenset(self._members) | frozenset(self.elsewhere)
+
+    @property
+    def people(self) -> Mapping[str, str]:
+        """Display names by person, for those in the file."""
+        return dict(self._people)
+
+    def members(self, group: str) -> frozenset[str]:
+        """The members of a group; an unknown group has none."""
+        if group in self.elsewhere:
+            return self._read.get(group, frozenset()) if self._fresh() else frozenset()
+        return self._members.get(group, frozenset())
+
+    def groups_of(self, person: str) -> frozenset[str]:
+        """The groups a person is in."""
+        there = self._read_of.get(person)
+        here = self._groups_of.get(person, frozenset())
+        return here | there if there is not None and self._fresh() else here
+
+    def name_of(self, person: str) -> str | None:
+        """The display name of a person, if the file has one."""
+        return self._people.get(person)
+
+    def title_of(self, group: str) -> str:
+        """A group's title, or its name."""
+        return self._titles.get(group) or self.elsewhere.get(group) or group
+
+
+def _never() -> bool:  # a function, because the loader process pickles the directory
+    return False
+
+
+def _by_person(members: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for group, persons in members.items():
+        for person in persons:
+            found.setdefault(person, set()).add(group)
+    return {person: frozenset(groups) for person, groups in found.items()}

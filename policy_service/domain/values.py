@@ -1,15 +1,13 @@
-"""Money, durations, and Cedar's decimal and datetime values in JSON.
+"""Money and durations as text.
 
-Money text is the same in every locale: a currency without a known symbol is written with its code. Only this module
-writes Cedar's `__extn`, so no argument can forge a typed value.
+Money text is the same in every locale: a currency without a known symbol is written with its code.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
 _NO_DECIMALS = frozenset("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF".split())
 _THREE_DECIMALS = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
@@ -66,44 +64,3 @@ def parse_duration(text: str) -> timedelta:
     if not timedelta() < duration <= MAX_DURATION:
         raise ValueError(f"{text!r} is not between one second and {MAX_DURATION.days} days")
     return duration
-
-
-MAX_DECIMAL_PLACES: Final = 4
-"""Cedar's decimal is a 64-bit count of ten-thousandths."""
-
-MAX_DECIMAL: Final = Decimal(2**63 - 1).scaleb(-MAX_DECIMAL_PLACES)
-
-
-def decimal_value(number: Decimal) -> dict[str, Any]:
-    """A number as a Cedar decimal.
-
-    Raises:
-        ValueError: it has more than four places or is too large. Rounding would show policies another number than the
-            tool gets.
-    """
-    if decimal_places(number) > MAX_DECIMAL_PLACES:
-        raise ValueError(
-            f"{number} has more than {MAX_DECIMAL_PLACES} decimal places; round it before sending"
-        )
-    if abs(number) > MAX_DECIMAL:
-        raise ValueError(f"{number} is outside +-{MAX_DECIMAL}")
-    text = f"{number.normalize():f}"
-    return {"__extn": {"fn": "decimal", "arg": text if "." in text else text + ".0"}}
-
-
-def decimal_places(number: Decimal) -> int:
-    """The number of decimal places; for NaN and infinity, more than a Cedar decimal may have."""
-    exponent = number.normalize().as_tuple().exponent
-    return -exponent if isinstance(exponent, int) else MAX_DECIMAL_PLACES + 1
-
-
-def datetime_value(moment: datetime) -> dict[str, Any]:
-    """A time as a Cedar datetime, to the millisecond.
-
-    Raises:
-        ValueError: the time has no time zone.
-    """
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment.isoformat()} has no time zone; write it with Z")
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"__extn": {"fn": "datetime", "arg": text}}

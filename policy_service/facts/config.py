@@ -25,7 +25,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from countersign.contract import BUILT_IN_TYPES
-from policy_service.domain.values import datetime_value, decimal_value, parse_duration
+from policy_service.domain.policy_request import datetime_value, decimal_value
+from policy_service.domain.values import parse_duration
 from policy_service.remote_hosts import require_canonical_url
 
 _INT64: Final = 2**63
@@ -198,10 +199,6 @@ class SourceSpec(_Table):
             _require_sql_source(self)
         return self
 
-    def applies_to(self, tool: str) -> bool:
-        """Whether this source is read for a call of that tool."""
-        return not self.tools or tool in self.tools
-
 
 class FactsConfig(_Table):
     """The whole file."""
@@ -241,10 +238,6 @@ class FactsConfig(_Table):
         return {
             name: kind if name in always else kind.as_optional() for name, kind in spec.attributes.items()
         }
-
-    def sources_for(self, entity: str, tool: str) -> tuple[SourceSpec, ...]:
-        """The sources to read for this entity when this tool is called."""
-        return tuple(source for source in self.source if source.entity == entity and source.applies_to(tool))
 
 
 def parse_facts_config(table: Mapping[str, Any]) -> FactsConfig:

@@ -23,8 +23,13 @@ from jsonschema.exceptions import ValidationError
 from countersign.contract import JSON, MAX_SAFE_INTEGER, ToolManifest, pointer_tokens
 from countersign.contract.json_schema import require_json_schema, validator_of
 from countersign.contract.schema_rules import MAX_SCHEMA_NODES
-from policy_service.domain.policy_request import EncodedArgs, InvalidArgsError
-from policy_service.domain.values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
+from policy_service.domain.policy_request import (
+    MAX_DECIMAL_PLACES,
+    EncodedArgs,
+    InvalidArgsError,
+    decimal_places,
+    decimal_value,
+)
 
 Schema: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str, ...]

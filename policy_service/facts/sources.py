@@ -80,6 +80,13 @@ class _EntityFacts:
     shown: list[DisplayedFact] = field(default_factory=list)
 
 
+def sources_for(config: FactsConfig, entity: str, tool: str) -> tuple[SourceSpec, ...]:
+    """The sources to read for this entity when this tool is called: those that name the tool, or none."""
+    return tuple(
+        one for one in config.source if one.entity == entity and (not one.tools or tool in one.tools)
+    )
+
+
 class FactSources:
     """All sources of one bundle, opened once and shared by its evaluations."""
 
@@ -113,8 +120,8 @@ class FactSources:
         }
         found, about_agent = _EntityFacts(), _EntityFacts()
         asked = [
-            *((spec, found) for spec in self._config.sources_for(resource.type, tool)),
-            *((spec, about_agent) for spec in self._config.sources_for(AGENT, tool)),
+            *((spec, found) for spec in sources_for(self._config, resource.type, tool)),
+            *((spec, about_agent) for spec in sources_for(self._config, AGENT, tool)),
         ]
         # Wait for all of them even if one failed, so that no read outlives its evaluation.
         answers = await asyncio.gather(
@@ -158,7 +165,7 @@ class FactSources:
 
     def _in_files(self, entity: str, tool: str, values: Mapping[str, str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for spec in self._config.sources_for(entity, tool):
+        for spec in sources_for(self._config, entity, tool):
             reader = self._readers[spec.name]
             if isinstance(reader, FileReader):
                 found |= {name: value for row in reader.read(values) for name, value in row.items()}

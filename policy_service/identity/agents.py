@@ -15,24 +15,15 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, true, update
+from sqlalchemy import ColumnElement, Connection, func, select, true, update
 from sqlmodel import col
 
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import (
-    fetch,
-    find,
-    find_one,
-    insert_row,
-    insert_row_or_ignore,
-    rows_of,
-    table,
-)
+from policy_service.storage.core import find, find_one, insert_row, insert_row_or_ignore, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow
@@ -68,15 +59,6 @@ class Voucher:
 _MAX_VOUCHED_KEYS = 256  # per agent and issuer at a time: its replicas, and some restarts of each
 OPERATOR = "operator"  # the actor of commands on the service's host
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class LiveKey:
-    """A valid key, its agent, and the issuer settings it was vouched under (None: enrolled by an operator)."""
-
-    agent: str
-    key: PublicKey
-    trust: str | None
 
 
 def enroll(
@@ -243,14 +225,6 @@ def find_agent(conn: Connection, name: str) -> AgentRow | None:
     return find_one(conn, AgentRow, name=name)
 
 
-def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
-    """The key with this id, unless it is revoked or expired."""
-    for agent, x, trust, expires_at in fetch(conn, _LIVE_KEY, {"kid": kid}):
-        if expires_at is None or now < expires_at:
-            return LiveKey(agent, _public_key(x), trust)
-    return None
-
-
 def list_agents(conn: Connection) -> list[AgentRow]:
     """Every enrolled agent, by name."""
     return rows_of(AgentRow, conn.execute(select(*table(AgentRow).columns).order_by(col(AgentRow.name))))
@@ -266,17 +240,6 @@ def _require_agent(conn: Connection, name: str) -> AgentRow:
     if agent is None:
         raise NotFoundError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
     return agent
-
-
-# Used by every request: the statement and each key are built once.
-_LIVE_KEY = select(
-    col(AgentKeyRow.agent), col(AgentKeyRow.x), col(AgentKeyRow.trust), col(AgentKeyRow.expires_at)
-).where(col(AgentKeyRow.kid) == bindparam("kid"), col(AgentKeyRow.revoked_at).is_(None))
-
-
-@lru_cache(maxsize=4096)
-def _public_key(x: str) -> PublicKey:
-    return PublicKey.from_jwk({"kty": "OKP", "crv": "Ed25519", "x": x})
 
 
 _PREFIX = "csk_"

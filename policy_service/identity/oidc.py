@@ -54,8 +54,8 @@ from policy_service.identity.claims import (
 )
 from policy_service.identity.external_jwt import UntrustedTokenError, text_claim, verify_jwt
 from policy_service.identity.issuer_keys import IssuerKeys, bounded_transport, issuer_client
+from policy_service.identity.logout import LOGOUT_TYPES, Logout, read_logout
 from policy_service.identity.oauth import UserInfo, exchange_code, printable_line, read_userinfo
-from policy_service.identity.sessions import LOGOUT_TYPES, Logout, read_logout
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)

@@ -55,6 +55,12 @@ class Site:
         return "__Host-countersign-keys" if self.secure else "countersign_dev_keys"
 
 
+def relying_party_id(public_url: str) -> str | None:
+    """The WebAuthn relying party id of a deployment; None for an IP address, which cannot be one."""
+    host = urlsplit(public_url).hostname or ""
+    return None if not host or ":" in host or host.replace(".", "").isdigit() else host
+
+
 def read_cookie(headers: Headers, name: str) -> str | None:
     """The single cookie of exactly this name.
 

@@ -17,10 +17,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import structlog
+from sqlalchemy import Connection, bindparam, select
+from sqlmodel import col
 
 from countersign.contract import (
     ContractError,
@@ -34,8 +36,10 @@ from countersign.contract import (
 )
 from countersign.contract.keys import decode_base64url
 from policy_service.errors import UnauthenticatedError
-from policy_service.identity.agents import Caller, LiveKey, find_api_key, find_key, has_live_api_key
+from policy_service.identity.agents import Caller, find_api_key, has_live_api_key
 from policy_service.settings import Settings
+from policy_service.storage.core import fetch
+from policy_service.storage.credential_tables import AgentKeyRow
 from policy_service.storage.database import Database
 from policy_service.storage.unit_of_work import Clock, utc_now
 
@@ -102,6 +106,34 @@ class RequestHead:
     query: str
     proof: str | None
     authorization: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKey:
+    """A valid key, its agent, and the issuer settings it was vouched under (None: enrolled by an operator)."""
+
+    agent: str
+    key: PublicKey
+    trust: str | None
+
+
+# Used by every request: the statement and each key are built once.
+_LIVE_KEY = select(
+    col(AgentKeyRow.agent), col(AgentKeyRow.x), col(AgentKeyRow.trust), col(AgentKeyRow.expires_at)
+).where(col(AgentKeyRow.kid) == bindparam("kid"), col(AgentKeyRow.revoked_at).is_(None))
+
+
+@lru_cache(maxsize=4096)
+def _public_key(x: str) -> PublicKey:
+    return PublicKey.from_jwk({"kty": "OKP", "crv": "Ed25519", "x": x})
+
+
+def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
+    """The key with this id, unless it is revoked or expired."""
+    for agent, x, trust, expires_at in fetch(conn, _LIVE_KEY, {"kid": kid}):
+        if expires_at is None or now < expires_at:
+            return LiveKey(agent, _public_key(x), trust)
+    return None
 
 
 class Authenticator:

@@ -55,14 +55,13 @@ class EpochMarkWriter:
         self._one_writer = threading.Lock()
         self.signal = signal or Signal()
 
-    @property
-    def epoch(self) -> int:
+    def current_epoch(self) -> int:
         """The epoch of this deployment's database."""
         return self._written.epoch
 
     def progress(self) -> tuple[int, int]:
         """The epoch and the highest index this process has seen."""
-        return self.epoch, self._highest
+        return self._written.epoch, self._highest
 
     def reached(self, index: int) -> None:
         """Record a new highest index; the file follows."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from policy_service.facts.allowlist import Allowlist, DirectoryReader
 from policy_service.health import Signal
-from policy_service.pap.bundle import Bundle
+from policy_service.pap.bundle import Bundle, BundleInForce
 from policy_service.pap.policy_tests.activation_check import CaseCheck
 from policy_service.pap.problems import BundleError, Problem, RejectionReason
 from policy_service.pap.source import AcceptedCommits, BundleFiles, BundleSource, CommitInfo
@@ -23,10 +23,6 @@ from policy_service.pap.subprocess_loader import BundleLoader, LoaderFailedError
 
 AcceptBundle = Callable[[Bundle], Awaitable[bool]]
 """Called before a bundle becomes active. Records it for all replicas; False when another replica was first."""
-
-
-class NoActiveBundleError(Exception):
-    """No valid bundle was loaded yet, so nothing can be decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +49,8 @@ class BundleStatus:
     """Cases the active bundle passed before its activation; None when none were required."""
 
 
-class ActiveBundle:
-    """Holds the bundle that decides, and reloads it."""
+class ActiveBundle(BundleInForce):
+    """Reloads the bundle that decides."""
 
     def __init__(
         self,
@@ -72,12 +68,12 @@ class ActiveBundle:
         is the allowlist for fact sources and groups. With ``require_cases`` a new bundle is activated only if it
         passes its own cases and those of the active bundle.
         """
+        super().__init__(source.origin, source.identity)
         self._source, self._clock, self._outside = source, clock, outside
         self._signal, self._activation = signal or Signal(), activation or Signal()
         self._loader = BundleLoader(outside)
         self._require_cases = require_cases
         self._lock = asyncio.Lock()
-        self._current: Bundle | None = None
         self._head: str | None = None
         self._error: BundleError | None = None
         self._refused: tuple[_Asked, BundleError] | None = None
@@ -89,30 +85,6 @@ class ActiveBundle:
         self.asking = asyncio.Lock()  # one reevaluation at a time
         self.asked = self.unasked = 0
         """Open effects that the newest reevaluation covered, and those that failed; the workflow sets both."""
-
-    @property
-    def current(self) -> Bundle:
-        """The bundle to decide with. Read it once and keep it for one decision.
-
-        Raises:
-            NoActiveBundleError: no valid bundle was loaded yet.
-        """
-        if self._current is None:
-            origin = self._source.origin
-            raise NoActiveBundleError(
-                f"no valid bundle was loaded from {origin}; see its problems with reload"
-            )
-        return self._current
-
-    @property
-    def origin(self) -> str:
-        """Where its bundles come from, for people."""
-        return self._source.origin
-
-    @property
-    def source(self) -> str | None:
-        """The identity of its source, equal on all replicas; None for a local folder."""
-        return self._source.identity
 
     async def reload(
         self, commits: AcceptedCommits | None = None, accept: AcceptBundle | None = None

@@ -17,8 +17,8 @@ from typing import Final
 from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
 from policy_service.domain.policy_request import Facts
+from policy_service.domain.quorum import GroupDirectory
 from policy_service.facts.allowlist import Allowlist
-from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.facts.sources import FactSources
 from policy_service.pap.check import CheckedBundle, check_files
@@ -109,6 +109,38 @@ class Bundle:
     def close(self) -> None:
         """Close the connections and threads of the fact sources."""
         self.facts.close()
+
+
+class NoActiveBundleError(Exception):
+    """No valid bundle was loaded yet, so nothing can be decided."""
+
+
+class BundleInForce:
+    """Holds the bundle that decides; `active_bundle.py` puts another in its place."""
+
+    def __init__(self, origin: str, source: str | None) -> None:
+        """``origin``: where its bundles come from, for people. ``source``: the identity of that place, equal on all
+        replicas; None for a local folder.
+        """
+        self.origin, self.source = origin, source
+        self._current: Bundle | None = None
+
+    @property
+    def current(self) -> Bundle:
+        """The bundle to decide with. Read it once and keep it for one decision.
+
+        Raises:
+            NoActiveBundleError: no valid bundle was loaded yet.
+        """
+        if self._current is None:
+            raise NoActiveBundleError(
+                f"no valid bundle was loaded from {self.origin}; see its problems with reload"
+            )
+        return self._current
+
+    def manifests(self) -> Mapping[str, ToolManifest]:
+        """The manifests of that bundle, by the tool's name."""
+        return self.current.manifests
 
 
 def _built_in(gate: Gate, doc: str) -> PolicySource:

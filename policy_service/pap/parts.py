@@ -20,18 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from countersign.contract import (
-    ContractError,
-    Lane,
-    Limits,
-    ToolManifest,
-    load,
-    load_manifest,
-    manifest_file,
-)
+from countersign.contract import ContractError, Lane, Limits, ToolManifest, load, load_manifest, manifest_file
+from policy_service.domain.quorum import GroupDirectory
 from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config, row_problems
-from policy_service.facts.groups import GroupDirectory, parse_groups
+from policy_service.facts.groups import parse_groups
 from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter, by_tool, parse_meters
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader

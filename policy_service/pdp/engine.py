@@ -35,9 +35,14 @@ from urllib.parse import quote
 from cedarpy import Entities
 
 from countersign.contract import ContractError, DenyCode, Resource, Verdict, manifest_file
-from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.domain.policy_request import EncodedArgs, InvalidArgsError, PolicyRequest
+from policy_service.domain.policy_request import (
+    Decision,
+    EncodedArgs,
+    InvalidArgsError,
+    PolicyRequest,
+    Reason,
+)
 from policy_service.pdp.rules import (
     DEV,
     UNKNOWN_TOOL,

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from policy_service.domain.decision import Reason
 from policy_service.domain.person_actions import APPROVE, RESOURCE_TYPES
-from policy_service.domain.policy_request import AgentPrincipal
-from policy_service.domain.values import datetime_value
+from policy_service.domain.policy_request import AgentPrincipal, Reason, datetime_value
 from policy_service.pdp.rules import (
     CedarAnswer,
     CedarRequest,

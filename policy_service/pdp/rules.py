@@ -26,8 +26,13 @@ from cedarpy import Entities, PolicySet, Schema, is_authorized, pst
 
 from countersign.contract import JSON, Resource, ToolManifest
 from policy_service.domain.gates import Gate
-from policy_service.domain.policy_request import AgentPrincipal, Claimed, EncodedArgs, PolicyRequest
-from policy_service.domain.values import datetime_value
+from policy_service.domain.policy_request import (
+    AgentPrincipal,
+    Claimed,
+    EncodedArgs,
+    PolicyRequest,
+    datetime_value,
+)
 
 UNSEEN: Final = "unseen"
 """Policy id and group of the built-in gate for fields Cedar cannot evaluate; no author's policy may use the id."""

@@ -11,7 +11,7 @@ from policy_service.pap.active_bundle import ActiveBundle, Candidate
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
 from policy_service.storage.unit_of_work import Clock, utc_now
-from policy_service.tokens.keys import Signer
+from policy_service.tokens.signer import Signer
 
 
 class RefreshSignal:

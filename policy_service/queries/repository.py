@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select, tuple_
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskAnswer
 from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.settlement import EffectStatus
 from policy_service.errors import NotFoundError
-from policy_service.storage import review_tables
 from policy_service.storage.core import Row, fetch_rows, find, find_one, key_after, rows_of, table
-from policy_service.storage.review_tables import OPEN, ProposalRow
+from policy_service.storage.review_tables import ACCEPTED, OPEN, ProposalRow, active_proposals_by_txn
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
@@ -173,6 +172,19 @@ _COMMENTS = (
 )
 
 
+_ACTIVE_PROPOSALS = (
+    _all(ProposalRow)
+    .where(or_(col(ProposalRow.state) == OPEN, col(ProposalRow.state) == ACCEPTED))
+    .where(col(ProposalRow.txn) == bindparam("txn"))
+    .order_by(col(ProposalRow.proposal_id))
+)
+
+
+def active_proposals(conn: Connection, txn: str) -> list[ProposalRow]:
+    """The open and accepted proposals of a transaction, at any revision, oldest first."""
+    return fetch_rows(conn, ProposalRow, _ACTIVE_PROPOSALS, txn=txn)
+
+
 def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
     """The transaction at ``rev``, by default the newest; None if that revision does not exist."""
     newest = next(iter(fetch_rows(conn, TransactionRow, _NEWEST, txn=txn)), None)
@@ -198,7 +210,7 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         for vote in fetch_rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
     if snapshot.reviews or transaction.edited_by:
-        snapshot.proposals = review_tables.active_proposals(conn, txn)
+        snapshot.proposals = active_proposals(conn, txn)
         for comment in fetch_rows(conn, CommentRow, _COMMENTS, **which):
             snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
@@ -231,7 +243,7 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
-    by_txn = review_tables.active_proposals_by_txn(conn, txns)
+    by_txn = active_proposals_by_txn(conn, txns)
     for (txn, _), snapshot in found.items():
         snapshot.proposals = by_txn.get(txn, [])
     comments = select_in(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))

@@ -7,10 +7,10 @@ are listed if a vote can move from there. People without a display name are coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -18,62 +18,17 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import fillable_gates
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.people import PersonFacts
 from policy_service.queries.context import Context
 from policy_service.queries.repository import is_valid_vote
 from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.vote_eligibility import (
+    KnownPeople,
     Voter,
-    approval_permission,
-    current_groups,
+    is_permitted,
     person_key,
     requesters_side,
     valid_ballots,
 )
-from policy_service.storage.tables import PersonRow
-
-
-class KnownPeople:
-    """Everybody known to the service, cached by the groups asked for."""
-
-    def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
-        self.bundle = bundle
-        self._by_token = {person_key(row.iss, row.sub): row for row in signed_in}
-        self._asked: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = {}
-
-    def of(self, asked: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
-        """The members of these groups, each with their current groups."""
-        if asked not in self._asked:
-            named = frozenset[str]().union(*(self.bundle.directory.members(group) for group in asked))
-            known = ((person, self._groups(person)) for person in sorted(named | self._by_token.keys()))
-            self._asked[asked] = [(person, groups) for person, groups in known if groups & asked]
-        return self._asked[asked]
-
-    def name_of(self, person: str) -> str | None:
-        """The display name; None for people known by a key alone, which may be an email address."""
-        row = self._by_token.get(person)
-        signed_in = None if row is None or row.name == row.sub or "@" in row.name else row.name
-        return self.bundle.directory.name_of(person) or signed_in
-
-    def _groups(self, person: str) -> frozenset[str]:
-        row = self._by_token.get(person)
-        if row is None:
-            return current_groups(self.bundle, person)
-        return frozenset() if row.revoked_at else current_groups(self.bundle, person, frozenset(row.groups))
-
-
-def is_permitted(
-    ctx: Context, bundle: Bundle, case: ReviewContext, person: str, groups: frozenset[str], now: datetime
-) -> bool:
-    """Whether Cedar permits this person now, by any sign-in method of this service."""
-    ways: list[Literal["dev", "oidc"]] = ["dev"] if ctx.settings.dev_signin else []
-    if ctx.settings.providers or not ways:
-        ways.append("oidc")
-    people = (PersonFacts(person, groups, assurance) for assurance in ways)
-    return any(
-        approval_permission(ctx, bundle, case.agent, case.review, case.gates, each, now) for each in people
-    )
-
 
 MAX_NAMED: Final = 6
 _MAX_EVALUATED: Final = (

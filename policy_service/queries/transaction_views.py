@@ -36,15 +36,17 @@ from countersign.contract.wire import (
     Settlement,
     TransactionView,
 )
-from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
+from policy_service.domain.policy_request import Decision
 from policy_service.domain.quorum import Tally
+from policy_service.errors import NotFoundError
+from policy_service.identity.agents import Caller
 from policy_service.queries.context import Context
 from policy_service.queries.effects import args_of, gates_of, without_secrets
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.vote_eligibility import count_votes, person_key
 from policy_service.storage.review_tables import ProposalRow
-from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow, TransactionRow
 
 ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]
 _OUTCOMES = {outcome.value for outcome in Outcome}
@@ -379,3 +381,13 @@ def _dry_run_decision(decision: Decision) -> DecisionView:
         commit=decision.commit,
         unseen=decision.unseen,
     )
+
+
+def require_visible(caller: Caller, transaction: TransactionRow) -> None:
+    """Refuse callers other than the agent and the redeemer, without revealing that the transaction exists.
+
+    Raises:
+        NotFoundError: the transaction belongs to other agents.
+    """
+    if caller.agent not in {transaction.agent, transaction.aud}:
+        raise NotFoundError(f"there is no transaction {transaction.txn!r}")

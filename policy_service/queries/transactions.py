@@ -8,76 +8,25 @@ of agents may wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, Connection, Select, select
 
 from countersign.contract import TxnState
-from countersign.contract.wire import EffectView, TransactionLine, TransactionPage, TransactionView
+from countersign.contract.wire import TransactionLine, TransactionPage
 from policy_service import metrics
 from policy_service.audit.feed import transaction_topic
-from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import parse_cursor
 from policy_service.queries.repository import Snapshot, rows
-from policy_service.queries.transaction_views import effect_view, transaction_view
+from policy_service.queries.transaction_views import require_visible
 from policy_service.storage.core import key_before, table
-from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
+from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text
-
-
-class TransactionPresenter:
-    """Builds wire models of transactions for agents."""
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-
-    async def visible(self, caller: Caller, txn: str) -> Snapshot:
-        """The newest revision of a transaction, if this caller may see it.
-
-        Raises:
-            NotFoundError: it does not exist, or the caller may not see it.
-        """
-        snapshot = await self._ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
-        require_visible(caller, snapshot.transaction)
-        return snapshot
-
-    async def transaction(
-        self,
-        snapshot: Snapshot,
-        *,
-        releases: Sequence[str] = (),
-        receipt: str | None = None,
-    ) -> TransactionView:
-        """A transaction, with tokens only where requested."""
-        agent = await self._agent(snapshot)
-        return transaction_view(self._ctx, agent, snapshot, releases=releases, receipt=receipt)
-
-    async def effect(self, snapshot: Snapshot, effect: EffectRow) -> EffectView:
-        agent = await self._agent(snapshot)
-        return effect_view(self._ctx, agent, snapshot, effect)
-
-    async def _agent(self, snapshot: Snapshot) -> AgentRow:
-        """The agent row, which counting votes needs; read only if there are reviews."""
-        name, agent = snapshot.transaction.agent, None
-        if snapshot.reviews:
-            agent = await self._ctx.db.read(lambda conn: repository.agent_of(conn, name))
-        return agent or AgentRow(name=name, enrolled_at=snapshot.transaction.submitted_at)
-
-
-def require_visible(caller: Caller, transaction: TransactionRow) -> None:
-    """Refuse callers other than the agent and the redeemer, without revealing that the transaction exists.
-
-    Raises:
-        NotFoundError: the transaction belongs to other agents.
-    """
-    if caller.agent not in {transaction.agent, transaction.aud}:
-        raise NotFoundError(f"there is no transaction {transaction.txn!r}")
-
 
 _TRANSACTIONS = table(TransactionRow)
 

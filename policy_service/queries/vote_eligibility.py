@@ -30,6 +30,7 @@ from policy_service.domain.quorum import (
     is_eligible_for,
     tally,
 )
+from policy_service.identity.origin import relying_party_id
 from policy_service.identity.passkeys import active_passkeys
 from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
@@ -45,7 +46,7 @@ from policy_service.queries.effects import gates_of, principal_of
 from policy_service.queries.repository import Snapshot, is_valid_vote
 from policy_service.queries.review_context import ReviewContext, not_in_groups_text
 from policy_service.queries.review_models import StepUpStatus
-from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow, VoteRow
+from policy_service.storage.tables import AgentRow, EffectRow, PersonRow, ReviewRow, TransactionRow, VoteRow
 
 
 def person_key(iss: str, sub: str) -> str:
@@ -254,7 +255,8 @@ def break_glass_step_up(
 
 
 def _has_passkey(conn: Connection, ctx: Context, voter: Voter, now: datetime) -> bool:
-    return ctx.settings.rp_id is not None and bool(active_passkeys(conn, voter.iss, voter.sub, now))
+    permitted = relying_party_id(ctx.settings.public_url) is not None
+    return permitted and bool(active_passkeys(conn, voter.iss, voter.sub, now))
 
 
 def vote_refusal(
@@ -317,4 +319,46 @@ def break_glass_permission(
         return BreakGlassPermission(None, alone)
     return BreakGlassPermission(
         "no policy permits you to use break-glass here; ask somebody a policy names, or an operator"
+    )
+
+
+class KnownPeople:
+    """Everybody known to the service, cached by the groups asked for."""
+
+    def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
+        self.bundle = bundle
+        self._by_token = {person_key(row.iss, row.sub): row for row in signed_in}
+        self._asked: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = {}
+
+    def of(self, asked: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+        """The members of these groups, each with their current groups."""
+        if asked not in self._asked:
+            named = frozenset[str]().union(*(self.bundle.directory.members(group) for group in asked))
+            known = ((person, self._groups(person)) for person in sorted(named | self._by_token.keys()))
+            self._asked[asked] = [(person, groups) for person, groups in known if groups & asked]
+        return self._asked[asked]
+
+    def name_of(self, person: str) -> str | None:
+        """The display name; None for people known by a key alone, which may be an email address."""
+        row = self._by_token.get(person)
+        signed_in = None if row is None or row.name == row.sub or "@" in row.name else row.name
+        return self.bundle.directory.name_of(person) or signed_in
+
+    def _groups(self, person: str) -> frozenset[str]:
+        row = self._by_token.get(person)
+        if row is None:
+            return current_groups(self.bundle, person)
+        return frozenset() if row.revoked_at else current_groups(self.bundle, person, frozenset(row.groups))
+
+
+def is_permitted(
+    ctx: Context, bundle: Bundle, case: ReviewContext, person: str, groups: frozenset[str], now: datetime
+) -> bool:
+    """Whether Cedar permits this person now, by any sign-in method of this service."""
+    ways: list[Literal["dev", "oidc"]] = ["dev"] if ctx.settings.dev_signin else []
+    if ctx.settings.providers or not ways:
+        ways.append("oidc")
+    people = (PersonFacts(person, groups, assurance) for assurance in ways)
+    return any(
+        approval_permission(ctx, bundle, case.agent, case.review, case.gates, each, now) for each in people
     )

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import structlog
-from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import sqlite
 from policy_service.storage.sqlite_writer import SqliteWriter
+from policy_service.storage.types import refuse_nul
 
 if TYPE_CHECKING:
     from policy_service.storage.postgres import PostgresWriter
@@ -109,11 +111,11 @@ class Database:
             log.warning("durability_normal", told="acknowledged decisions may be lost at power loss")
         engine = sqlite.open_writer(self.url, busy_timeout_ms=limits.busy_timeout_ms, durable=limits.durable)
         sqlite.require_intact(engine, self.url.database)
-        self._readers = sqlite.open_reader(
+        self._readers = _open_sqlite_reader(
             self.url, busy_timeout_ms=limits.busy_timeout_ms, connections=limits.read_threads + 1
         )
         # It never waits for a lock, because it would block the event loop.
-        by_key = sqlite.open_reader(self.url, busy_timeout_ms=0, connections=1, snapshots=False)
+        by_key = _open_sqlite_reader(self.url, busy_timeout_ms=0, connections=1, snapshots=False)
         self._at_once = by_key.connect()
         self._writer = SqliteWriter(
             engine,
@@ -273,3 +275,27 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_sqlite_reader(
+    url: URL, *, busy_timeout_ms: int, connections: int, snapshots: bool = True
+) -> Engine:
+    """An engine whose connections cannot write. With ``snapshots`` all statements of a query see the same one."""
+    engine = create_engine(
+        url, poolclass=QueuePool, pool_size=connections, max_overflow=0,
+        connect_args={**sqlite.CONNECT, "check_same_thread": False}, hide_parameters=True,
+    )  # fmt: skip
+
+    refuse_nul(engine)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(driver: sqlite3.Connection, _record: object) -> None:
+        driver.execute(f"PRAGMA busy_timeout = {busy_timeout_ms:d}")
+        driver.execute("PRAGMA query_only = ON")
+
+    def _begin(conn: Connection) -> None:
+        cast(sqlite3.Connection, conn.connection.driver_connection).execute("BEGIN")
+
+    if snapshots:
+        event.listen(engine, "begin", _begin)
+    return engine

@@ -1,5 +1,7 @@
 """Outbox: messages to send, written with the change that causes them and delivered at least once.
 
+A unit of work writes its messages with `enqueue` (``unit_of_work.py``); here they are claimed and delivered.
+
 A message carries ids, never content: the sender reads the current state. Delivery may repeat, so receivers must be
 idempotent. A claim hides a message for a while instead of deleting it; if the process dies meanwhile, the message
 becomes due again. After the last attempt it becomes ``dead`` and is logged. Each receiver has its own lane, so a slow
@@ -14,13 +16,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Update, delete, insert, select, update
+from sqlalchemy import Update, delete, select, update
 
 from policy_service import metrics
 from policy_service.storage.core import insert_row_or_ignore, table
 from policy_service.storage.database import Database
 from policy_service.storage.system_tables import OutboxRow
-from policy_service.storage.types import new_id
 from policy_service.storage.unit_of_work import Tx
 
 log = structlog.get_logger(__name__)
@@ -67,16 +68,6 @@ class DrainResult:
 
 
 Deliver = Callable[[Message], Awaitable[None]]
-
-
-def enqueue(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
-    """Write a message in the unit of work whose change causes it."""
-    tx.conn.execute(
-        insert(_outbox).values(
-            outbox_id=new_id("out", tx.now), lane="", kind=kind, payload=dict(payload), state="waiting", attempts=0,
-            next_at=tx.now, created_at=tx.now,
-        )
-    )  # fmt: skip
 
 
 def enqueue_once(

@@ -7,7 +7,6 @@ ordinal, independent of clocks: it is assigned while the unit holds the locks of
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
@@ -87,11 +86,6 @@ _OF_EFFECT: Final = select(*table(ReservationRow).columns).where(
     table(ReservationRow).c.rev == bindparam("of_rev"),
     _HELD,
 )
-
-
-def resource_digest(kind: str, name: str) -> str:
-    """The key of a resource in these rows."""
-    return hashlib.sha256(f"{len(kind)} {kind} {name}".encode()).hexdigest()
 
 
 def reserved_total(

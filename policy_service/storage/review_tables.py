@@ -14,20 +14,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import (
-    CheckConstraint,
-    Connection,
-    Index,
-    LargeBinary,
-    Select,
-    bindparam,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    union,
-)
+from sqlalchemy import CheckConstraint, Connection, Index, LargeBinary, Select, bindparam, func, select, union
 from sqlalchemy import text as sql
 from sqlmodel import Field, col
 
@@ -85,13 +72,7 @@ def _all() -> Select[Any]:
 _BY_TRANSACTION = (
     _all().where(col(ProposalRow.txn) == bindparam("txn")).order_by(col(ProposalRow.proposal_id))
 )
-_ACTIVE = _BY_TRANSACTION.where(or_(col(ProposalRow.state) == OPEN, col(ProposalRow.state) == ACCEPTED))
 _ACCEPTED = _BY_TRANSACTION.where(col(ProposalRow.state) == ACCEPTED)
-_OPEN_ON = (
-    _all()
-    .where(col(ProposalRow.review_id) == bindparam("review_id"), col(ProposalRow.state) == OPEN)
-    .order_by(col(ProposalRow.proposal_id))
-)
 
 
 def proposal_by_id(conn: Connection, proposal_id: str) -> ProposalRow | None:
@@ -99,23 +80,13 @@ def proposal_by_id(conn: Connection, proposal_id: str) -> ProposalRow | None:
     return find_one(conn, ProposalRow, proposal_id=proposal_id)
 
 
-def open_proposals(conn: Connection, review_id: str) -> list[ProposalRow]:
-    """The open proposals of a review, oldest first."""
-    return fetch_rows(conn, ProposalRow, _OPEN_ON, review_id=review_id)
-
-
 def proposals_by(conn: Connection, review_id: str, iss: str, sub: str) -> list[ProposalRow]:
     """All proposals of one person on a review; at most one of them is open."""
     return find(conn, ProposalRow, review_id=review_id, iss=iss, sub=sub)
 
 
-def active_proposals(conn: Connection, txn: str) -> list[ProposalRow]:
-    """The open and accepted proposals of a transaction, at any revision, oldest first."""
-    return fetch_rows(conn, ProposalRow, _ACTIVE, txn=txn)
-
-
 def active_proposals_by_txn(conn: Connection, txns: Sequence[str]) -> dict[str, list[ProposalRow]]:
-    """The same for many transactions, by one query."""
+    """The open and accepted proposals of many transactions, at any revision, oldest first."""
     query = _all().where(col(ProposalRow.txn).in_(txns), col(ProposalRow.state).in_([OPEN, ACCEPTED]))
     found: dict[str, list[ProposalRow]] = {}
     for row in rows_of(ProposalRow, conn.execute(query.order_by(col(ProposalRow.proposal_id)))):
@@ -159,25 +130,7 @@ class ReviewGroupRow(Row, table=True):
 _review_groups = table(ReviewGroupRow)
 _row = _review_groups.c
 _votes = table(VoteRow).c
-_DELETE = delete(_review_groups).where(_row.review_id == bindparam("of"))
 _MAX_ARMS = 200  # per statement; SQLite allows 500
-
-
-def set_review_groups(
-    conn: Connection, review_id: str, *, groups: Iterable[str], answer_by: datetime, agent: str
-) -> None:
-    """Replace the groups of a review."""
-    delete_review_groups(conn, review_id)
-    values = [
-        {"asked": group, "review_id": review_id, "answer_by": answer_by, "agent": agent}
-        for group in sorted(set(groups))
-    ]
-    conn.execute(insert(_review_groups), values)
-
-
-def delete_review_groups(conn: Connection, review_id: str) -> None:
-    """Remove a settled review from the index."""
-    conn.execute(_DELETE, {"of": review_id})
 
 
 class OpenReviews:

@@ -1,4 +1,4 @@
-"""SQLite: engines for writing, reading and migrating, the process lock, and backups.
+"""SQLite: engines for writing and migrating, the process lock, and backups.
 
 The driver's transaction handling is off (``isolation_level=None``): it sends no BEGIN before a SELECT, and units that
 read and then write would lose updates without an error.
@@ -13,15 +13,18 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Final, Self
 
-from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 
 from policy_service.errors import StartError
 from policy_service.storage.types import refuse_nul
+
+CONNECT: Final[Mapping[str, object]] = {"isolation_level": None}
 
 
 class DatabaseInUseError(StartError):
@@ -85,7 +88,7 @@ def lock_path(database_file: Path) -> Path:
 
 def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engine:
     """An engine for writing: WAL, synced commits (unless not ``durable``), foreign keys enforced."""
-    engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT, hide_parameters=True)
+    engine = create_engine(url, poolclass=NullPool, connect_args=CONNECT, hide_parameters=True)
     # SQLAlchemy must not end transactions: the writer sends every BEGIN, COMMIT and ROLLBACK.
     for name in ("do_commit", "do_rollback"):
         setattr(engine.dialect, name, _no_operation)
@@ -110,43 +113,18 @@ def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engi
     return engine
 
 
-def open_reader(url: URL, *, busy_timeout_ms: int, connections: int, snapshots: bool = True) -> Engine:
-    """An engine whose connections cannot write. With ``snapshots`` all statements of a query see the same one."""
-    engine = create_engine(
-        url, poolclass=QueuePool, pool_size=connections, max_overflow=0,
-        connect_args={**_CONNECT, "check_same_thread": False}, hide_parameters=True,
-    )  # fmt: skip
-
-    refuse_nul(engine)
-
-    @event.listens_for(engine, "connect")
-    def _prepare(driver: sqlite3.Connection, _record: object) -> None:
-        driver.execute(f"PRAGMA busy_timeout = {busy_timeout_ms:d}")
-        driver.execute("PRAGMA query_only = ON")
-
-    def _begin(conn: Connection) -> None:
-        cast(sqlite3.Connection, conn.connection.driver_connection).execute("BEGIN")
-
-    if snapshots:
-        event.listen(engine, "begin", _begin)
-    return engine
-
-
 def open_migrator(url: URL) -> Engine:
     """An engine for migrations: SQLAlchemy ends its transactions, and each begins here.
 
     Foreign keys are off, because a table is changed by replacing it with a copy.
     """
-    engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT, hide_parameters=True)
+    engine = create_engine(url, poolclass=NullPool, connect_args=CONNECT, hide_parameters=True)
 
     @event.listens_for(engine, "begin")
     def _begin(conn: Connection) -> None:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
-
-
-_CONNECT: dict[str, object] = {"isolation_level": None}
 
 
 def _no_operation(_driver: object) -> None:

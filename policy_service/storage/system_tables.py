@@ -159,6 +159,9 @@ class MetaRow(Row, table=True):
     value: str
 
 
+ACTIVE: Final = "active"
+
+
 class PolicyHeadRow(Row, table=True):
     """A policy commit known to all replicas, by its role: see ``pap/git``.
 

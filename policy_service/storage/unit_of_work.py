@@ -1,4 +1,4 @@
-"""Units of work: the transaction handle, the audit lines a unit writes, and the queue entry a writer runs.
+"""Units of work: the transaction handle, the audit lines and messages a unit writes, and the queue entry a writer runs.
 
 A unit is a plain function of a :class:`Tx`. It touches only the database, because it may run twice and may share its
 commit with other units. It returns plain values, because its connection is reused after the commit.
@@ -34,7 +34,8 @@ from countersign.contract import canonicalize
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.core import Row, execute_write, fetch, insert_row, table
-from policy_service.storage.system_tables import AuditRow
+from policy_service.storage.system_tables import AuditRow, OutboxRow
+from policy_service.storage.types import new_id
 
 T = TypeVar("T")
 Clock = Callable[[], datetime]
@@ -81,7 +82,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-# -- audit lines ---------------------------------------------------------------------------------------------
+# -- audit lines and messages --------------------------------------------------------------------------------
 
 _audit = table(AuditRow)
 _counter = itertools.count()
@@ -114,6 +115,16 @@ def append(
         }
     )  # fmt: skip
     tx.lines.append(AuditLine(kind, txn, effect_id, rev, tx.now, body))
+
+
+def enqueue(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
+    """Write a message in the unit of work whose change causes it."""
+    tx.conn.execute(
+        sa.insert(table(OutboxRow)).values(
+            outbox_id=new_id("out", tx.now), lane="", kind=kind, payload=dict(payload), state="waiting", attempts=0,
+            next_at=tx.now, created_at=tx.now,
+        )
+    )  # fmt: skip
 
 
 def run_unit(unit: Unit[T], tx: Tx) -> T:

@@ -16,22 +16,12 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from countersign.contract import (
-    TYP_RECEIPT,
-    TYP_RELEASE,
-    BadKeyError,
-    KeySet,
-    PrivateKey,
-    PublicKey,
-    ReceiptClaims,
-    ReleaseClaims,
-    sign,
-)
+from countersign.contract import BadKeyError, KeySet, PrivateKey
 from policy_service.errors import StartError
 from policy_service.tokens.secret_files import (
     create_secret,
@@ -147,37 +137,6 @@ def _private(path: Path) -> PrivateKey:
         return PrivateKey.from_pem(read_secret(path))
     except BadKeyError as error:
         raise StartError(f"the key {path} is damaged: {error}") from error
-
-
-TYP_EXPORT: Final = "review-export+jwt"
-"""The JWT type of the seal of an exported review. It is not valid as a release or a receipt."""
-
-
-class Signer:
-    """Signs releases, receipts and seals with the current key; exposes public keys only."""
-
-    def __init__(self, ring: KeyRing) -> None:
-        self._key = ring.current
-        self.keys: KeySet = ring.published
-
-    def sign_release(self, claims: ReleaseClaims) -> str:
-        """A release token."""
-        return sign(claims.to_claims(), typ=TYP_RELEASE, key=self._key)
-
-    def sign_receipt(self, claims: ReceiptClaims) -> str:
-        """A receipt."""
-        return sign(claims.to_claims(), typ=TYP_RECEIPT, key=self._key)
-
-    def seal(self, claims: Mapping[str, Any], *, typ: str) -> tuple[str, PublicKey]:
-        """A seal and the public key to verify it.
-
-        Raises:
-            ValueError: the type is that of a release or a receipt.
-        """
-        # The claims of a seal come from callers; as a release they would permit an effect that no policy decided.
-        if typ in {TYP_RELEASE, TYP_RECEIPT}:
-            raise ValueError(f"a seal is no {typ}")
-        return sign(claims, typ=typ, key=self._key), self._key.public
 
 
 _SHARED, _OWN, _PUBLIC = "whsec_", "whsk_", "whpk_"

@@ -26,17 +26,13 @@ from policy_service.pap.source import AcceptedCommits
 from policy_service.queries.context import Context
 from policy_service.storage.core import find_one, insert_row_or_ignore, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.system_tables import PolicyHeadRow
+from policy_service.storage.system_tables import ACTIVE, PolicyHeadRow
 from policy_service.workflow.transitions import SERVICE
 
 log = structlog.get_logger(__name__)
 
-_ACTIVE, _OVERRIDE, _REFUSED = "active", "override", "refused"
+_OVERRIDE, _REFUSED = "override", "refused"
 _COMMIT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
-
-
-class OutdatedBundleError(Exception):
-    """Another replica activated another commit: follow it and repeat."""
 
 
 async def refresh_bundle(ctx: Context, *, starting: bool = False) -> ReloadResult:
@@ -78,20 +74,6 @@ async def follow_active_commit(ctx: Context) -> None:
             "newer policies are in force than this replica has; it fetches them, repeat the request in a moment"
         )
     _report_activation(ctx, before)
-
-
-def require_active_commit(tx: Tx, ctx: Context, bundle: Bundle) -> None:
-    """Refuse to redeem under a bundle that is not the active one of all replicas.
-
-    Raises:
-        OutdatedBundleError: another commit is active.
-    """
-    source = ctx.active.source
-    if source is None:
-        return
-    row = _active_row(tx.conn)
-    if row is None or (row.source, row.commit) != (source, bundle.commit):
-        raise OutdatedBundleError
 
 
 def allow_commit(tx: Tx, commit: str, reason: str) -> None:
@@ -143,7 +125,7 @@ def _report_activation(ctx: Context, before: str | None) -> None:
 
 
 def _active_row(conn: Connection) -> PolicyHeadRow | None:
-    return find_one(conn, PolicyHeadRow, what=_ACTIVE)
+    return find_one(conn, PolicyHeadRow, what=ACTIVE)
 
 
 def _accepted_commits(conn: Connection, source: str) -> AcceptedCommits:
@@ -172,7 +154,7 @@ def _activate(tx: Tx, source: str, bundle: Bundle, accepted: AcceptedCommits, *,
     }
     if row is not None and not (row.commit == accepted.accepted if row.source == source else starting):
         return False
-    if not _replace(tx, _ACTIVE, row, new):
+    if not _replace(tx, ACTIVE, row, new):
         return False
     # An override was given for the commit that was active then; another activation ends it.
     tx.conn.execute(delete(PolicyHeadRow).where(col(PolicyHeadRow.what).in_([_REFUSED, _OVERRIDE])))

@@ -1,4 +1,4 @@
-"""Which callers, people and tools may act: ownership, redeemers, freezes, revocations and emergency stops.
+"""Which callers, people, tools and replicas may act: ownership, redeemers, freezes, revocations and emergency stops.
 
 An agent sees and changes its own transactions. The `aud` of a transaction sees it too, and alone may redeem it. Any
 other caller gets the same response as for a transaction that does not exist.
@@ -7,6 +7,8 @@ An emergency stop of a tool, or of everything, blocks staging, releases, redempt
 the freeze of an agent it also blocks compensations: a tool that misbehaves cannot be trusted to undo anything. Votes
 are still accepted. The locks here order a stop against running units: once it is committed, no unit that started
 before it commits later.
+
+Nothing is redeemed by a replica whose bundle is not the active one of all replicas (`active_commit.py`).
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ from policy_service.audit.log import append
 from policy_service.errors import ForbiddenError, InvalidRequestError, UnauthenticatedError
 from policy_service.identity.agents import OPERATOR, Caller, has_live_api_key
 from policy_service.identity.people import is_revoked
+from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
+from policy_service.queries.context import Context
 from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
-from policy_service.queries.transactions import require_visible
+from policy_service.queries.transaction_views import require_visible
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import fetch, insert_row_or_ignore, rows_of, table
+from policy_service.storage.core import fetch, find_one, insert_row_or_ignore, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow
 from policy_service.storage.database import Tx
+from policy_service.storage.system_tables import ACTIVE, PolicyHeadRow
 from policy_service.storage.tables import AgentRow, StopRow, TransactionRow
 
 _STOPS = "*"  # the lock name of all stops; no agent can have it
@@ -201,3 +206,24 @@ def _stop_key(tool: str | None) -> str:
     if not _TOOL.match(tool):
         raise InvalidRequestError(f"{tool!r} cannot be a tool's name")
     return _of_tool(tool)
+
+
+# -- the active bundle -------------------------------------------------------------------------------------------------
+
+
+class OutdatedBundleError(Exception):
+    """Another replica activated another commit: follow it and repeat."""
+
+
+def require_active_commit(tx: Tx, ctx: Context, bundle: Bundle) -> None:
+    """Refuse to redeem under a bundle that is not the active one of all replicas.
+
+    Raises:
+        OutdatedBundleError: another commit is active.
+    """
+    source = ctx.active.source
+    if source is None:
+        return
+    row = find_one(tx.conn, PolicyHeadRow, what=ACTIVE)
+    if row is None or (row.source, row.commit) != (source, bundle.commit):
+        raise OutdatedBundleError

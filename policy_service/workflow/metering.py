@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,7 +28,7 @@ from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.storage import reservations
 from policy_service.storage.advisory_locks import lock_counters
-from policy_service.storage.reservations import NEWEST, ReservationRow, Subject, resource_digest
+from policy_service.storage.reservations import NEWEST, ReservationRow, Subject
 from policy_service.storage.tables import EffectRow
 from policy_service.storage.unit_of_work import Tx
 
@@ -82,6 +83,11 @@ def _subject(meter: Meter) -> Subject:
 
 def _subject_key(meter: Meter, effect: EffectRow) -> str:
     return effect.agent if meter.per == "principal" else _resource(effect)
+
+
+def resource_digest(kind: str, name: str) -> str:
+    """The key of a resource in the rows of reservations."""
+    return hashlib.sha256(f"{len(kind)} {kind} {name}".encode()).hexdigest()
 
 
 def _resource(effect: EffectRow) -> str:

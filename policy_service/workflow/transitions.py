@@ -13,17 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import Connection, bindparam, delete, update
 
 from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, require_transition
 from policy_service.audit.log import append
 from policy_service.errors import ConflictError
 from policy_service.queries.repository import Snapshot
-from policy_service.storage import outbox, review_tables
 from policy_service.storage.advisory_locks import require_locked
 from policy_service.storage.core import Row, find, insert_row, table, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.review_tables import LAPSED, OPEN, ProposalRow
+from policy_service.storage.review_tables import LAPSED, OPEN, ProposalRow, ReviewGroupRow
 from policy_service.storage.tables import (
     AttemptRow,
     CommentRow,
@@ -33,6 +32,7 @@ from policy_service.storage.tables import (
     TransactionRow,
 )
 from policy_service.storage.types import new_id
+from policy_service.storage.unit_of_work import enqueue
 from policy_service.workflow.metering import release_reservation
 
 SERVICE = "service"
@@ -114,12 +114,22 @@ def transition_review(tx: Tx, review: ReviewRow, to: str, cause: TransitionReaso
     state_before, settles = review.state, to != "open"
     _update(tx, review, {"state": to, "settled_at": tx.now if settles else None, **changes})
     if settles:
-        review_tables.delete_review_groups(tx.conn, review.review_id)
+        delete_review_groups(tx.conn, review.review_id)
     kind = "review_settled" if settles else "review_reopened"
     publish_review_event(tx, review, kind, cause, came_from=state_before)
     if settles:
-        for proposal in review_tables.open_proposals(tx.conn, review.review_id):
+        proposals = find(tx.conn, ProposalRow, review_id=review.review_id, state=OPEN)
+        for proposal in sorted(proposals, key=lambda row: row.proposal_id):
             transition_proposal(tx, review, proposal, LAPSED, TransitionReason.by_service(f"review_{to}"))
+
+
+_review_groups = table(ReviewGroupRow)
+_DELETE_GROUPS = delete(_review_groups).where(_review_groups.c.review_id == bindparam("of"))
+
+
+def delete_review_groups(conn: Connection, review_id: str) -> None:
+    """Remove a review from the queues of its groups."""
+    conn.execute(_DELETE_GROUPS, {"of": review_id})
 
 
 def transition_proposal(
@@ -139,7 +149,7 @@ def publish_review_event(
     body = {"review_id": review.review_id, "state": review.state, "why": cause.why, **cause.detail, **detail}
     audit_effect(tx, review, kind, cause.actor, body)
     payload = {"review_id": review.review_id, "effect_id": review.effect_id, "rev": review.rev}
-    outbox.enqueue(tx, kind, payload)
+    enqueue(tx, kind, payload)
 
 
 def transition_transaction(
@@ -188,7 +198,7 @@ def _publish_task_event(
     tx: Tx, effect: EffectRow, kind: str, task_id: str, cause: TransitionReason, /, **detail: Any
 ) -> None:
     audit_effect(tx, effect, kind, cause.actor, {**detail, "task_id": task_id})
-    outbox.enqueue(tx, kind, {"task_id": task_id, "effect_id": effect.effect_id})
+    enqueue(tx, kind, {"task_id": task_id, "effect_id": effect.effect_id})
 
 
 def withdraw_siblings(

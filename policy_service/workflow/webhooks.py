@@ -103,7 +103,7 @@ def webhook_event(settings: Settings, entry: Entry) -> dict[str, Any]:
         for name, page in _PAGES.items()
         if name in members
     }
-    data = {"iss": settings.iss, "index": entry.index, **members, "links": links}
+    data = {"iss": settings.public_url, "index": entry.index, **members, "links": links}
     return {
         "type": entry.kind,
         "timestamp": time_text(entry.at),
@@ -145,7 +145,7 @@ def _enqueue_batch(
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
     for entry in entries:
         if webhook.wants(entry.kind):
-            message_id = webhook_id(settings.iss, webhook.name, entry.index)
+            message_id = webhook_id(settings.public_url, webhook.name, entry.index)
             event = webhook_event(settings, entry)
             outbox.enqueue_once(
                 tx, message_id, entry.kind, event, lane=webhook_lane(webhook.name), give_up_at=until

@@ -19,8 +19,8 @@ from tests.conventions.audit_set import (
 )
 from tests.conventions.repository import ROOT
 
-# At most so many files and lines of code. Lower them with every step towards 60 and 9,200, 40 and 6,800.
-SERVICE_FILES, SERVICE_LINES = 75, 11_485
+# At most so many files and lines of code. The service is at its goal of 60 and 9,200; the SDK goes to 40 and 6,800.
+SERVICE_FILES, SERVICE_LINES = 60, 9_054
 SDK_FILES, SDK_LINES = 66, 11_475
 
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
+from policy_service.domain.policy_request import AgentPrincipal, Decision, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pdp.engine import decide

@@ -143,7 +143,7 @@ class AgentsAct(Protocol):
         stopped = {party, attempt.txn.agent} & self.book.frozen or ({"everything"} | tools) & self.book.stops
         releases = [self.real.world.release_of(token) for token in sent]
         who = {"party": party, "jkt": self.real.agents[key].key.public.kid, "stopped": stopped}
-        now, epoch = self.real.clock().timestamp(), self.real.world.service.mark.epoch
+        now, epoch = self.real.clock().timestamp(), self.real.world.service.mark.current_epoch()
         invariants.i4_at_redemption(self.real.do(self.real.tables), releases, now, epoch, who)
         assert key not in self.book.revoked_keys
         for effect in attempt.effects:

@@ -13,8 +13,7 @@ from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_f
 from countersign.manifests.drafts import manifest_json
 from policy_service.channels.admin.dev.folder import STARTER as DEV_TEMPLATES
 from policy_service.cli import app
-from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
+from policy_service.domain.policy_request import AgentPrincipal, Decision, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
 from policy_service.queries.effects import effect_sentence

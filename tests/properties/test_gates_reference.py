@@ -16,8 +16,7 @@ from cedarpy import Decision as CedarDecision
 from cedarpy import Entities, PolicySet, Schema, is_authorized, pst
 
 from countersign.contract import Verdict
-from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import PolicyRequest
+from policy_service.domain.policy_request import Decision, PolicyRequest
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.compile import cedar_schema_json, tool_shape
 from policy_service.pap.parts import read_parts

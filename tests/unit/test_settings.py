@@ -23,7 +23,7 @@ def test_nothing_set_is_safe(tmp_path: Path) -> None:
     settings, data = load_settings(), tmp_path / "countersign-data"
     assert (settings.loopback, settings.dev_signin, settings.api_keys) == (True, False, False)
     assert (settings.environment, settings.durability) == ("production", "full")
-    assert settings.public_url == settings.iss == f"http://127.0.0.1:{settings.port}"
+    assert settings.public_url == f"http://127.0.0.1:{settings.port}"
     assert (settings.data_dir, settings.key_dir) == (data, data / "keys")
     with pytest.raises(ValidationError, match="frozen"):
         settings.port = 1

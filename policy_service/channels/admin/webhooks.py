@@ -74,7 +74,7 @@ async def _test(settings: Settings, webhook: Webhook) -> DeliveryResult:
     event = {
         "type": _TEST,
         "timestamp": time_text(now),
-        "data": {"iss": settings.iss, "webhook": webhook.name},
+        "data": {"iss": settings.public_url, "webhook": webhook.name},
     }
     return await deliver(webhook, keys, f"test_{secrets.token_hex(16)}", event, now)
 

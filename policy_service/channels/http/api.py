@@ -19,7 +19,7 @@ from typing import Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from countersign.contract.wire import WireModel
+from countersign.contract.wire import EffectView, TransactionView, WireModel
 from policy_service.channels.http import openapi
 from policy_service.channels.http.authentication import Authentication
 from policy_service.channels.http.responses import json_response
@@ -29,9 +29,12 @@ from policy_service.errors import RETRY_AFTER_S, QuotaError
 from policy_service.health import Finding
 from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.transactions import TransactionPresenter
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.transaction_views import effect_view, transaction_view
 from policy_service.settings import Settings
+from policy_service.storage.tables import AgentRow, EffectRow
 
 _MINUTE_S = 60.0
 
@@ -103,6 +106,35 @@ class RateLimits:
         """How much of the bucket is spent and not yet refilled."""
         spent, then = self._spent.get(agent, (0.0, now))
         return max(0.0, spent - (now - then) * self._per_minute / _MINUTE_S)
+
+
+class TransactionPresenter:
+    """Builds wire models of transactions for agents."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def transaction(
+        self,
+        snapshot: Snapshot,
+        *,
+        releases: Sequence[str] = (),
+        receipt: str | None = None,
+    ) -> TransactionView:
+        """A transaction, with tokens only where requested."""
+        agent = await self._agent(snapshot)
+        return transaction_view(self._ctx, agent, snapshot, releases=releases, receipt=receipt)
+
+    async def effect(self, snapshot: Snapshot, effect: EffectRow) -> EffectView:
+        agent = await self._agent(snapshot)
+        return effect_view(self._ctx, agent, snapshot, effect)
+
+    async def _agent(self, snapshot: Snapshot) -> AgentRow:
+        """The agent row, which counting votes needs; read only if there are reviews."""
+        name, agent = snapshot.transaction.agent, None
+        if snapshot.reviews:
+            agent = await self._ctx.db.read(lambda conn: repository.agent_of(conn, name))
+        return agent or AgentRow(name=name, enrolled_at=snapshot.transaction.submitted_at)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from policy_service.channels.http.api import api_of
 from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.external_jwt import MAX_CHARS, UntrustedTokenError
-from policy_service.identity.sessions import apply_logout
+from policy_service.identity.logout import apply_logout
 
 log = structlog.get_logger(__name__)
 

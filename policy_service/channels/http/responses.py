@@ -21,7 +21,7 @@ from policy_service.errors import (
     ServiceError,
     StorageUnavailableError,
 )
-from policy_service.pap.active_bundle import NoActiveBundleError
+from policy_service.pap.bundle import NoActiveBundleError
 
 log = structlog.get_logger(__name__)
 

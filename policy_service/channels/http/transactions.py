@@ -1,16 +1,22 @@
-"""/v1/transactions: submit, read, withdraw, release and compensate transactions."""
+"""/v1/transactions, /v1/redemptions, /v1/outcomes: the life of a transaction, from its submission to its outcomes."""
 
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
 
 from countersign.contract import ErrorCode, TxnState, body_digest
 from countersign.contract.wire import (
+    AttemptId,
     CompensateRequest,
     CompensationView,
+    RedeemRequest,
+    RedemptionView,
     ReleaseRequest,
+    RenewRequest,
+    ReportRequest,
     SubmitRequest,
     TransactionPage,
     TransactionView,
@@ -26,7 +32,10 @@ from policy_service.queries import transactions as mine
 from policy_service.queries.transactions import wait_for_people, wait_while_in_review
 from policy_service.workflow.effects.withdraw import withdraw
 from policy_service.workflow.releases.compensate import compensate
+from policy_service.workflow.releases.redeem import RedeemResult, redeem
 from policy_service.workflow.releases.release import release
+from policy_service.workflow.releases.renew import renew
+from policy_service.workflow.releases.report import report
 from policy_service.workflow.releases.submit import IdempotencyKey, submit
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
@@ -78,6 +87,7 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> IdempotencyKey
 
 
 routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
+redemption_routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
 
 
 @routes.post(
@@ -164,3 +174,35 @@ async def compensate_effect(
     undone = await compensate(api.ctx, caller, txn, payload.effect_id)
     effect = await api.presenter.effect(undone.snapshot, undone.effect)
     return CompensationView(effect=effect, release=undone.release)
+
+
+@redemption_routes.agent("POST /redemptions", 404, 409)
+async def redeem_releases(api: Api, caller: Caller, payload: RedeemRequest) -> RedemptionView:
+    """Redeem the releases of a whole transaction, or of one compensation."""
+    return await _redemption_view(api, await redeem(api.ctx, caller, payload.tokens, payload.attempt_id))
+
+
+@redemption_routes.agent("POST /redemptions/{attempt_id}/renew", 404, 409)
+async def renew_redemption(
+    api: Api,
+    caller: Caller,
+    payload: RenewRequest,
+    attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
+) -> RedemptionView:
+    """Request a later fire_by for the same attempt."""
+    return await _redemption_view(api, await renew(api.ctx, caller, attempt_id, payload.effect_ids))
+
+
+@redemption_routes.agent("POST /outcomes", 404, 409)
+async def report_outcomes(api: Api, caller: Caller, payload: ReportRequest) -> TransactionView:
+    """Report the outcomes of redeemed effects."""
+    return await api.presenter.transaction(await report(api.ctx, caller, payload))
+
+
+async def _redemption_view(api: Api, redeemed: RedeemResult) -> RedemptionView:
+    return RedemptionView(
+        attempt_id=redeemed.attempt_id,
+        redeemed=redeemed.redeemed,
+        receipt=redeemed.receipt,
+        transaction=await api.presenter.transaction(redeemed.snapshot),
+    )

@@ -21,7 +21,7 @@ from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.vote_form import require_csrf
 from policy_service.errors import ServiceError, StorageUnavailableError, UnauthenticatedError
 from policy_service.identity.origin import require_host, require_own_page
-from policy_service.pap.active_bundle import NoActiveBundleError
+from policy_service.pap.bundle import NoActiveBundleError
 
 log = structlog.get_logger(__name__)
 

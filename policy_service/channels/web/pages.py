@@ -24,7 +24,7 @@ from policy_service.identity.oidc import SignIn
 from policy_service.identity.origin import Site, local_path, parse_site, read_cookie
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Notice, Session, Sessions
-from policy_service.pap.active_bundle import NoActiveBundleError
+from policy_service.pap.bundle import NoActiveBundleError
 from policy_service.queries.alarms import alarms
 from policy_service.queries.context import Context
 from policy_service.queries.policies import PoliciesReader

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from countersign.contract import ContractError, load
-from policy_service.facts.groups import GroupDirectory
+from policy_service.domain.quorum import GroupDirectory
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.case_changes import are_same_cases, case_changes
 from policy_service.pap.diff.data_changes import (

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from cedarpy import policies_to_pst, pst
 
+from policy_service.domain.quorum import GroupDirectory
 from policy_service.facts.config import FactsConfig, SourceSpec
-from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.findings import Direction, Finding, exact_json, file_finding, short_json

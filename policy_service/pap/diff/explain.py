@@ -14,9 +14,8 @@ from typing import Any, Final
 from cedarpy import Entities, pst
 
 from countersign.contract import Verdict, pointer_to
-from policy_service.domain.decision import Decision
 from policy_service.domain.gates import merge
-from policy_service.domain.policy_request import PolicyRequest
+from policy_service.domain.policy_request import Decision, PolicyRequest
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.candidate_values import candidate_values
 from policy_service.pap.diff.policy_inputs import PolicyInputs, policies_inputs

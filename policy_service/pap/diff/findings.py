@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from countersign.contract import Verdict
-from policy_service.domain.decision import Decision
 from policy_service.domain.gates import MergedGate, is_stronger_step_up, merge
+from policy_service.domain.policy_request import Decision
 from policy_service.pap.policy_tests.runner import STRICTNESS
 
 _ID_DIGITS: Final = 12

@@ -15,8 +15,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from countersign.contract import ContractError, canonicalize
-from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Claimed, Facts, PolicyRequest
+from policy_service.domain.policy_request import (
+    AgentPrincipal,
+    CallMethod,
+    Claimed,
+    Decision,
+    Facts,
+    PolicyRequest,
+)
 from policy_service.facts.config import AGENT, parse_timestamp
 from policy_service.facts.meters import MAX_TOTAL
 from policy_service.pap.bundle import Bundle

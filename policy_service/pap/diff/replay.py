@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from policy_service.domain.decision import Decision
+from policy_service.domain.policy_request import Decision
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.findings import (
     Direction,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.contract import Verdict
-from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.domain.policy_request import PolicyRequest
+from policy_service.domain.policy_request import Decision, PolicyRequest, Reason
 from policy_service.pap.diff.exploration import (
     AnswerState,
     Exploration,

@@ -23,10 +23,10 @@ from cedarpy import Entities, PolicySet, pst
 
 from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
 from countersign.contract.json_schema import pattern_searcher
-from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import (
     AgentPrincipal,
     Claimed,
+    Decision,
     EncodedArgs,
     Facts,
     InvalidArgsError,

@@ -17,7 +17,7 @@ from typing import Final
 
 from cedarpy import pst
 
-from policy_service.facts.groups import GroupDirectory
+from policy_service.domain.quorum import GroupDirectory
 from policy_service.pap.lint.domains import (
     INT64,
     Domain,

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from policy_service.domain.decision import Decision
+from policy_service.domain.policy_request import Decision
 from policy_service.facts.config import AGENT
+from policy_service.facts.sources import sources_for
 from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.policy_tests.case import AnyCase, Case
 from policy_service.pap.policy_tests.parser import read_cases
@@ -90,7 +91,7 @@ def needs_external_facts(bundle: Bundle, case: AnyCase) -> bool:
     if not isinstance(case, Case) or case.facts is not None or case.tool not in bundle.manifests:
         return False
     config, kind = bundle.facts.config, bundle.manifests[case.tool].resource.type
-    sources = (*config.sources_for(kind, case.tool), *config.sources_for(AGENT, case.tool))
+    sources = (*sources_for(config, kind, case.tool), *sources_for(config, AGENT, case.tool))
     return any(source.file is None for source in sources)
 
 

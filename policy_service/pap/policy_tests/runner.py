@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from countersign.contract import ContractError, DenyCode, Resource
-from policy_service.domain.decision import Decision
 from policy_service.domain.gates import MergedGate, is_stronger_step_up, merge
 from policy_service.domain.person_actions import APPROVE, RESOURCE_TYPES
-from policy_service.domain.policy_request import Facts, PolicyRequest
+from policy_service.domain.policy_request import Decision, Facts, PolicyRequest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.policy_tests.case import AnyCase, Case, ExpectedDecision, ExpectedGate, PeopleCase

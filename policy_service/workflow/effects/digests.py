@@ -33,15 +33,15 @@ from countersign.contract import (
     resolve_pointer,
 )
 from countersign.contract.wire import EvaluationRequest, SubmitRequest, SubmittedEffect
-from policy_service.domain.decision import Decision
+from policy_service.domain.policy_request import Decision
 from policy_service.errors import InvalidRequestError, RequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.repository import Snapshot
-from policy_service.storage.reservations import resource_digest
 from policy_service.storage.review_tables import Edits
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow
+from policy_service.workflow.metering import resource_digest
 
 _NO_EDITS: Edits = {}
 _UNKNOWN_RESOURCE = Resource("Unknown", "unknown")  # the effect will be denied; its digest still needs a name

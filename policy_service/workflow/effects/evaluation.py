@@ -22,9 +22,8 @@ import structlog
 
 from countersign.contract import Effect, Verdict, load, reads_result
 from policy_service import metrics
-from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate
-from policy_service.domain.policy_request import Claimed, Facts, PolicyRequest
+from policy_service.domain.policy_request import Claimed, Decision, Facts, PolicyRequest
 from policy_service.domain.quorum import Tally
 from policy_service.errors import StorageUnavailableError
 from policy_service.identity.agents import Caller
@@ -39,7 +38,8 @@ from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.storage.types import new_id, time_text
 from policy_service.workflow import metering
-from policy_service.workflow.active_commit import OutdatedBundleError, follow_active_commit
+from policy_service.workflow.active_commit import follow_active_commit
+from policy_service.workflow.authorization import OutdatedBundleError
 from policy_service.workflow.metering import MeterReading
 from policy_service.workflow.transitions import SERVICE, TransitionReason, audit_effect, insert, set_columns
 

@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from countersign.contract import JSON, Verdict
 from countersign.contract.manifest import Lane
 from countersign.contract.wire import EvaluationRequest
-from policy_service.domain.decision import Decision
 from policy_service.domain.gates import merge
-from policy_service.domain.policy_request import Facts
+from policy_service.domain.policy_request import Decision, Facts
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
@@ -29,8 +28,11 @@ from policy_service.queries.review_models import FactLine
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow import metering
-from policy_service.workflow.active_commit import require_active_commit
-from policy_service.workflow.authorization import require_active_caller, require_not_stopped
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_active_commit,
+    require_not_stopped,
+)
 from policy_service.workflow.effects.digests import identify_transaction, new_effect_row
 from policy_service.workflow.effects.evaluation import (
     evaluate_policy,

@@ -17,13 +17,15 @@ from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import gates_of, manifest_for
 from policy_service.queries.repository import Snapshot
-from policy_service.storage import review_tables
+from policy_service.storage.core import table
 from policy_service.storage.database import Tx
+from policy_service.storage.review_tables import ReviewGroupRow
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import new_id, time_text
 from policy_service.workflow.effects.outcomes import expire_effect
 from policy_service.workflow.transitions import (
     TransitionReason,
+    delete_review_groups,
     insert,
     publish_review_event,
     set_columns,
@@ -133,9 +135,9 @@ def escalate(
 def _index_groups(tx: Tx, review: ReviewRow, gates: Sequence[Gate]) -> None:
     """Put the review into the queues of all groups that these gates ask, escalation groups included."""
     groups = frozenset[str]().union(*(gate.voters for gate in merge(gates, review.escalated)))
-    review_tables.set_review_groups(
-        tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent
-    )
+    delete_review_groups(tx.conn, review.review_id)
+    row = {"review_id": review.review_id, "answer_by": review.answer_by, "agent": review.agent}
+    tx.conn.execute(table(ReviewGroupRow).insert(), [row | {"asked": group} for group in sorted(groups)])
 
 
 def _answer_deadline(gates: Sequence[Gate], now: datetime) -> datetime:

@@ -24,9 +24,8 @@ from policy_service.errors import QuotaError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
-from policy_service.queries.repository import Snapshot
+from policy_service.queries.repository import Snapshot, active_proposals
 from policy_service.settings import Settings
-from policy_service.storage import review_tables
 from policy_service.storage.advisory_locks import lock_review_quota
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
@@ -100,7 +99,7 @@ def create_revision(
     snapshot = Snapshot(_transaction_row(tx, request, agent, rev, at_once=at_once), effects, head_rev=rev)
     transaction = snapshot.transaction
     if not first:
-        snapshot.proposals = review_tables.active_proposals(tx.conn, transaction.txn)
+        snapshot.proposals = active_proposals(tx.conn, transaction.txn)
         transaction.edited_by = _editors(snapshot)
     for effect, (decision, _) in zip(effects, answers, strict=True):
         apply_first_decision(effect, _FIRST_STATE[decision.outcome], decision, tx.now)

@@ -19,9 +19,10 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, exists, select
 from countersign.contract import EffectState, TxnState
 from policy_service import metrics
 from policy_service.identity.dev_signin import delete_expired_links
+from policy_service.identity.logout import delete_expired_logouts
 from policy_service.identity.passkeys import delete_expired_challenges
 from policy_service.identity.people import delete_expired_invitations
-from policy_service.identity.sessions import delete_expired_logouts, delete_expired_sessions
+from policy_service.identity.sessions import delete_expired_sessions
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot

@@ -26,6 +26,7 @@ from typing import Any
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
+from policy_service.identity.origin import relying_party_id
 from policy_service.identity.passkeys import (
     SpentChallenge,
     active_passkeys,
@@ -91,13 +92,14 @@ def relying_party(settings: Settings) -> RelyingParty:
     Raises:
         ForbiddenError: step_up_required: no passkey can be bound to this deployment's address.
     """
-    if settings.rp_id is None:
+    rp_id = relying_party_id(settings.public_url)
+    if rp_id is None:
         raise ForbiddenError(
             f"passkeys are bound to a domain name, and this service is at {settings.public_url}: its operator must set "
             "public_url to an address with a name, for example http://localhost:8420 on a local machine",
             code=ErrorCode.STEP_UP_REQUIRED,
         )
-    return RelyingParty(settings.rp_id, settings.public_url)
+    return RelyingParty(rp_id, settings.public_url)
 
 
 async def begin_step_up(ctx: Context, session: Session, signed: dict[str, Any]) -> StepUpChallenge:

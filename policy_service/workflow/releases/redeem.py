@@ -42,9 +42,9 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
-from policy_service.workflow.active_commit import require_active_commit
 from policy_service.workflow.authorization import (
     require_active_caller,
+    require_active_commit,
     require_effect_agent,
     require_not_stopped,
     require_redeemer,
@@ -228,7 +228,7 @@ def _verify_release(ctx: Context, caller: Caller, token: str) -> ReleaseClaims:
         claims = ReleaseClaims.from_claims(opened.claims)
     except ContractError as error:
         raise _bad_token("not a release of this service; ask for releases again") from error
-    if claims.iss != ctx.settings.iss or claims.epoch != ctx.epoch():
+    if claims.iss != ctx.settings.public_url or claims.epoch != ctx.epoch():
         raise _bad_token("this release is of another deployment or an earlier epoch; ask for releases again")
     # `caller.jkt` is the key that signed this request, not a value from the body.
     if claims.aud != caller.agent or claims.cnf_jkt != caller.jkt:

@@ -154,7 +154,7 @@ def build_releases(
     transaction, issued = snapshot.transaction, int(tx.now.timestamp())
     return [
         ReleaseClaims(
-            iss=ctx.settings.iss,
+            iss=ctx.settings.public_url,
             aud=transaction.aud,
             sub=transaction.agent,
             iat=issued,
@@ -226,7 +226,7 @@ def receipt_claims(
     """Build the receipt of an attempt for these effects. It names the caller's key."""
     transaction = snapshot.transaction
     return ReceiptClaims(
-        iss=ctx.settings.iss,
+        iss=ctx.settings.public_url,
         aud=transaction.aud,
         sub=transaction.agent,
         iat=int(now.timestamp()),

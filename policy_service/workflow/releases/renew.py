@@ -24,9 +24,9 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
-from policy_service.workflow.active_commit import require_active_commit
 from policy_service.workflow.authorization import (
     require_active_caller,
+    require_active_commit,
     require_effect_agent,
     require_not_stopped,
     require_redeemer,

@@ -36,8 +36,7 @@ from countersign.contract import (
 )
 from countersign.contract.wire import Recall, RecalledEffect
 from policy_service.audit.log import append
-from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import Facts
+from policy_service.domain.policy_request import Decision, Facts
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
@@ -90,7 +89,7 @@ def verify_receipt(ctx: Context, caller: Caller, attempt_id: str, sent: Recall) 
         claims = ReceiptClaims.from_claims(opened.claims)
     except ContractError as error:
         raise _bad_receipt("is not signed by a key this service publishes") from error
-    if claims.iss != ctx.settings.iss or claims.attempt != attempt_id:
+    if claims.iss != ctx.settings.public_url or claims.attempt != attempt_id:
         raise _bad_receipt("is of another deployment or another attempt")
     if claims.aud != caller.agent:
         raise ForbiddenError("this receipt was issued to another party", code=ErrorCode.NOT_REDEEMER)

@@ -19,6 +19,7 @@ from countersign.contract import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.contract.names import labelled_digest
 from policy_service.domain.quorum import BallotVote, BreakGlassSignature
+from policy_service.identity.origin import relying_party_id
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.review_context import ReviewContext, read_review_context
@@ -40,7 +41,7 @@ from policy_service.storage.tables import (
     VoteRow,
 )
 from policy_service.storage.types import parse_stored_json, time_text
-from policy_service.tokens.keys import TYP_EXPORT
+from policy_service.tokens.signer import TYP_EXPORT
 
 FORMAT: Final = "countersign.review-export/1"
 EXPORT_LABEL: Final = b"countersign/review-export/v1\n"
@@ -56,7 +57,7 @@ async def export(ctx: Context, review_id: str) -> dict[str, Any] | None:
 def seal_content(ctx: Context, content: dict[str, Any], now: datetime) -> dict[str, Any]:
     """The content, sealed by this service."""
     claims = {
-        "iss": ctx.settings.iss,
+        "iss": ctx.settings.public_url,
         "sub": content["review"]["review_id"],
         "iat": int(now.timestamp()),
         "digest": content_digest(content),
@@ -79,8 +80,8 @@ def _content(conn: Connection, ctx: Context, review_id: str, now: datetime) -> d
     proofs = _proofs(conn, [vote.vote_id for vote in votes])
     return {
         "deployment": {
-            "iss": ctx.settings.iss,
-            "rp_id": ctx.settings.rp_id,
+            "iss": ctx.settings.public_url,
+            "rp_id": relying_party_id(ctx.settings.public_url),
             "origin": ctx.settings.public_url,
             "exported_at": time_text(now),
         },

@@ -42,7 +42,7 @@ from policy_service.identity.webauthn import (
     verify_assertion,
 )
 from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, RenderedView, folded_args
-from policy_service.tokens.keys import TYP_EXPORT
+from policy_service.tokens.signer import TYP_EXPORT
 from policy_service.workflow.passkeys.step_up import PASSKEY
 from policy_service.workflow.review_export.export import FORMAT, content_digest
 

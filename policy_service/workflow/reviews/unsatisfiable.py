@@ -18,6 +18,7 @@ from sqlmodel import col
 
 from countersign.contract import TaskKind
 from policy_service.domain.quorum import BallotVote, GateTally, gates_needing_voters, tally
+from policy_service.identity.origin import relying_party_id
 from policy_service.identity.people import list_people, list_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
@@ -29,8 +30,7 @@ from policy_service.queries.review_context import (
     read_review_context,
     read_review_contexts,
 )
-from policy_service.queries.signers import KnownPeople, is_permitted
-from policy_service.queries.vote_eligibility import requesters_side, valid_ballots
+from policy_service.queries.vote_eligibility import KnownPeople, is_permitted, requesters_side, valid_ballots
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
@@ -184,7 +184,7 @@ def _valid_ballots(ctx: Context, case: ReviewContext, people: KnownPeople) -> li
 def _possible_approvals(ctx: Context, case: ReviewContext, people: KnownPeople) -> Iterator[BallotVote]:
     """An approval by each known person that the gates ask and Cedar permits."""
     # People without a passkey may enroll one, unless the deployment's address permits no passkeys.
-    step_up, now = None if ctx.settings.rp_id is None else PASSKEY, ctx.clock()
+    step_up, now = None if relying_party_id(ctx.settings.public_url) is None else PASSKEY, ctx.clock()
     asked = frozenset[str]().union(*(gate.voters for gate in case.asked))
     for person, groups in people.of(asked):
         if is_permitted(ctx, people.bundle, case, person, groups, now):
@@ -198,6 +198,6 @@ def _text(ctx: Context, bundle: Bundle, short: Sequence[GateTally]) -> str:
         for entry in short
     )
     known = "; people who sign in for the first time count from then on" if ctx.settings.providers else ""
-    asks = any(entry.gate.step_up for entry in short) and ctx.settings.rp_id is None
+    asks = any(entry.gate.step_up for entry in short) and relying_party_id(ctx.settings.public_url) is None
     where = "; passkeys cannot be used at this deployment's address: docs/how-to/passkeys.md" if asks else ""
     return f"this review cannot be approved now: {counts}{known}{where}"

@@ -18,7 +18,7 @@ import structlog
 from sqlalchemy import Connection, delete, select
 
 from policy_service.audit.log import Entry, entries_after, highest_index
-from policy_service.domain.decision import Decision
+from policy_service.domain.policy_request import Decision
 from policy_service.pap.active_bundle import Candidate
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.findings import describe_review, find_relaxations

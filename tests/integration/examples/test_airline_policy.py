@@ -14,8 +14,7 @@ import pytest
 from countersign.contract import Verdict, canonicalize
 from examples.airline import operations
 from examples.airline.database import AirlineDatabase, unit_of_work
-from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
+from policy_service.domain.policy_request import AgentPrincipal, Decision, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
 from tests.integration.examples import airline_world

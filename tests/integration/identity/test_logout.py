@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from policy_service.identity.issuer_keys import IssuerKeys, bounded_transport, issuer_client
+from policy_service.identity.logout import LOGOUT_EVENT
 from policy_service.identity.people import record_sign_in
-from policy_service.identity.sessions import LOGOUT_EVENT, open_session
+from policy_service.identity.sessions import open_session
 from policy_service.workflow.expiry import sweep
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
 from tests.fakes.world import SUPPORT_BUNDLE, World, running

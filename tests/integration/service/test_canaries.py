@@ -22,11 +22,12 @@ import pytest
 import structlog
 
 from countersign.contract import PrivateKey, make_proof
+from policy_service.channels.http.api import TransactionPresenter
 from policy_service.channels.web.pages import Pages
 from policy_service.identity.sessions import Sessions
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.transactions import TransactionPresenter
-from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, Signer
+from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET
+from policy_service.tokens.signer import Signer
 from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
 from tests.fakes.payments import Payments, gate

@@ -16,7 +16,7 @@ from countersign.contract import PrivateKey, sign
 from countersign.contract.names import txn_digest
 from policy_service.cli import app
 from policy_service.queries.view_digest import RenderedView
-from policy_service.tokens.keys import TYP_EXPORT
+from policy_service.tokens.signer import TYP_EXPORT
 from policy_service.workflow.review_export.export import content_digest
 from policy_service.workflow.review_export.verification import VerificationInput, VerificationReport, verify
 from tests.fakes.payments import ANYBODY, Payments, gate, person

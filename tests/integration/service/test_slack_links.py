@@ -16,7 +16,8 @@ from policy_service.errors import (
     UnauthenticatedError,
 )  # fmt: skip
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.identity.sessions import Logout, apply_logout, end_sessions_of, rotate_cookie
+from policy_service.identity.logout import Logout, apply_logout
+from policy_service.identity.sessions import end_sessions_of, rotate_cookie
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackInvitationRow

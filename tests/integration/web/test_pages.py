@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.channels.web import agents
-from policy_service.pap.active_bundle import ActiveBundle, NoActiveBundleError
+from policy_service.pap.active_bundle import ActiveBundle
+from policy_service.pap.bundle import NoActiveBundleError
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
 from tests.fakes import policies, reviews

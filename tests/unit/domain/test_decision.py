@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from countersign.contract import Verdict
-from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import Gate
+from policy_service.domain.policy_request import Decision, Reason
 
 GATE = Gate("needs-finance", frozenset({"finance"}), valid_for=timedelta(minutes=30))
 WHY = Reason("no_permit", "nothing permits it", advice="add a permit")

@@ -8,6 +8,7 @@ import cedarpy
 import pytest
 
 from policy_service.domain import values
+from policy_service.domain.policy_request import datetime_value, decimal_value
 
 TEXTS = {(124_000, "USD"): "$1,240.00", (5, "USD"): "$0.05", (-124_000, "EUR"): "-€1,240.00"}
 TEXTS |= {(124_000, "JPY"): "¥124,000", (124_000, "KWD"): "KWD 124.000", (1, "KWD"): "KWD 0.001"}
@@ -56,26 +57,26 @@ NO_DECIMALS = "0.00001 12.55555 1E-5 922337203685477.5808 1E+300 NaN Infinity -I
 
 @pytest.mark.parametrize(("number", "text"), DECIMALS.items())
 def test_a_decimal_is_written_for_cedar(number: str, text: str) -> None:
-    assert values.decimal_value(Decimal(number)) == {"__extn": {"fn": "decimal", "arg": text}}
+    assert decimal_value(Decimal(number)) == {"__extn": {"fn": "decimal", "arg": text}}
     assert _engine_takes("decimal", text)
 
 
 @pytest.mark.parametrize("number", NO_DECIMALS)
 def test_a_number_cedar_would_round_is_refused(number: str) -> None:
     with pytest.raises(ValueError, match=r"more than 4 decimal places|outside"):
-        values.decimal_value(Decimal(number))
+        decimal_value(Decimal(number))
 
 
 def test_a_time_is_written_in_utc_to_the_millisecond() -> None:
     moment = datetime(2024, 5, 15, 15, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=-5)))
-    assert values.datetime_value(moment)["__extn"]["arg"] == "2024-05-15T20:00:00.123Z"
+    assert datetime_value(moment)["__extn"]["arg"] == "2024-05-15T20:00:00.123Z"
     for each in (moment, datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)):
-        assert _engine_takes("datetime", values.datetime_value(each)["__extn"]["arg"])
+        assert _engine_takes("datetime", datetime_value(each)["__extn"]["arg"])
 
 
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="no time zone"):
-        values.datetime_value(datetime(2024, 5, 15, 15, 0))  # noqa: DTZ001  a naive time is the input
+        datetime_value(datetime(2024, 5, 15, 15, 0))  # noqa: DTZ001  a naive time is the input
 
 
 def _engine_takes(function: str, text: str) -> bool:

@@ -5,6 +5,7 @@ import tomllib
 import pytest
 
 from policy_service.facts.config import FactsConfig, parse_facts_config
+from policy_service.facts.sources import sources_for
 
 ENTITY = '[entities.Account.attributes]\nstate = "String"\nlimit = "Long?"\n'
 HTTP = '[[source]]\nname = "bank"\nkind = "http"\nurl = "https://facts.example/a"\nentity = "Account"\n'
@@ -40,9 +41,9 @@ def test_what_is_not_always_there_is_optional_to_policy() -> None:
 
 def test_two_sources_may_give_one_attribute_to_different_tools() -> None:
     config = parse(ENTITY + FILE + LISTED + 'tools = ["pay"]\n' + SQL + LISTED + 'tools = ["refund"]\n')
-    assert [source.name for source in config.sources_for("Account", "pay")] == ["accounts"]
-    assert [source.name for source in config.sources_for("Account", "refund")] == ["db"]
-    assert config.sources_for("Account", "other") == ()
+    assert [source.name for source in sources_for(config, "Account", "pay")] == ["accounts"]
+    assert [source.name for source in sources_for(config, "Account", "refund")] == ["db"]
+    assert sources_for(config, "Account", "other") == ()
 
 
 OURS = ('User.attributes]\nx = "Long"\n', 'Agent.attributes]\nowner = "String"\n')

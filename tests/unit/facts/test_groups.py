@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.facts.groups import GroupDirectory, parse_groups
+from policy_service.domain.quorum import GroupDirectory
+from policy_service.facts.groups import parse_groups
 
 PEOPLE = '[people.maya]\nid = "urn:test|maya"\nname = "Maya"\n[people.tomas]\nid = "urn:test|tomas"\nname = "Tomas"\n'
 

@@ -8,6 +8,7 @@ import pytest
 from countersign.contract import PrivateKey
 from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
 from policy_service.identity import agents
+from policy_service.identity.proofs import find_key
 from policy_service.storage.database import Database
 from tests.unit.identity.parties import START as NOW
 from tests.unit.identity.parties import lines
@@ -29,7 +30,7 @@ def agent(db: Database, name: str) -> Any:
 
 
 def key(db: Database, kid: str) -> Any:
-    return db.read_sync(lambda conn: agents.find_key(conn, kid, NOW))
+    return db.read_sync(lambda conn: find_key(conn, kid, NOW))
 
 
 def test_an_enrolled_agent_is_found_as_it_was_enrolled(store: Database) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.pap.active_bundle import ActiveBundle, NoActiveBundleError
+from policy_service.pap.active_bundle import ActiveBundle
+from policy_service.pap.bundle import NoActiveBundleError
 from policy_service.pap.source import FolderSource
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from countersign.contract import DenyCode
-from policy_service.domain.decision import Reason
-from policy_service.domain.policy_request import AgentPrincipal, Facts
+from policy_service.domain.policy_request import AgentPrincipal, Facts, Reason
 from policy_service.pdp.rules import PolicySource
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder
 

@@ -14,6 +14,7 @@ from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.outbox import DrainResult, Message, RetryPolicy
 from policy_service.storage.system_tables import OutboxRow
+from policy_service.storage.unit_of_work import enqueue
 from tests.unit.storage.databases import START, Clock
 
 OUTBOX = table(OutboxRow)
@@ -41,7 +42,7 @@ class Receiver:
 async def put(db: Database, *kinds: str, clock: Clock | None = None) -> None:
     """One of each kind; a second apart, where a clock is given."""
     for kind in kinds:
-        await db.write(lambda tx, kind=kind: outbox.enqueue(tx, kind, {"id": f"id-{kind}"}))
+        await db.write(lambda tx, kind=kind: enqueue(tx, kind, {"id": f"id-{kind}"}))
         if clock is not None:
             clock.later(1)
 
@@ -74,7 +75,7 @@ async def test_a_message_is_sent_once_with_its_payload(timed: Database) -> None:
 
 async def test_a_unit_that_raises_sends_nothing(timed: Database) -> None:
     def unit(tx: Tx) -> None:
-        outbox.enqueue(tx, "x", {})
+        enqueue(tx, "x", {})
         raise LookupError
 
     with pytest.raises(LookupError):

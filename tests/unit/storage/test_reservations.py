@@ -17,8 +17,8 @@ from policy_service.storage.reservations import (
     release_reservations,
     reservations_of,
     reserved_total,
-    resource_digest,
 )
+from policy_service.workflow.metering import resource_digest
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LARGEST = 2**53 - 1

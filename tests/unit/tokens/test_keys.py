@@ -11,7 +11,8 @@ from countersign.contract import KeySet, PrivateKey, VerificationError, open_tok
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
 from policy_service.errors import StartError
 from policy_service.tokens import keys
-from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, PREVIOUS, Signer, read_keys, rotate_keys
+from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, PREVIOUS, read_keys, rotate_keys
+from policy_service.tokens.signer import Signer
 from tests.unit.tokens.claims import RECEIPT, RELEASE
 
 

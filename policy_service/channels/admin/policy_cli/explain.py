@@ -16,7 +16,7 @@ from policy_service.channels.admin.output import AsJson, print_result, report_er
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.channels.admin.policy_cli.check import BundleName
 from policy_service.channels.admin.socket import run_admin_command
-from policy_service.domain.decision import Decision
+from policy_service.domain.policy_request import Decision
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.diff.explain import Explanation, explain

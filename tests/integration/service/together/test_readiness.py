@@ -21,8 +21,8 @@ from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.pap import folder_reader
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.outbox import enqueue
 from policy_service.storage.system_tables import LeaseRow, OutboxRow
+from policy_service.storage.unit_of_work import enqueue
 from policy_service.tokens.keys import rotate_keys
 from tests.fakes.pages import holds
 from tests.fakes.payments import Payments

@@ -41,7 +41,11 @@ async def spent(bank: Bank, robot: Agent | None = None) -> tuple[int, int]:
 async def test_the_claims_of_a_release(bank: Bank) -> None:
     view, tokens = await bank.released(await pay(bank))
     claims, seen = bank.release_of(tokens[0]), view["effects"][0]
-    assert (claims.iss, claims.aud, claims.sub) == (bank.settings.iss, bank.robot.name, bank.robot.name)
+    assert (claims.iss, claims.aud, claims.sub) == (
+        bank.settings.public_url,
+        bank.robot.name,
+        bank.robot.name,
+    )
     assert (claims.txn, claims.txn_digest, claims.kind) == (view["txn"], view["txn_digest"], "effect")
     assert (claims.exp - claims.iat, claims.nbf - claims.iat) == (120, 0)
     assert claims.cnf_jkt == bank.robot.key.public.kid

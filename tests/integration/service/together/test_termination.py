@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 
 from countersign.contract import ErrorCode, names
 from policy_service.audit.feed import transaction_topic
-from policy_service.queries import signers as eligible
+from policy_service.queries import vote_eligibility as eligible
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import OutboxRow
 from policy_service.workflow.expiry import sweep

@@ -1,23 +1,11 @@
-"""/v1/redemptions, /v1/outcomes, /v1/epoch, /v1/evaluations, /v1/tools: redeem, renew, report, evaluate."""
+"""/v1/epoch, /v1/evaluations, /v1/tools: what agents ask before they submit: epoch, dry runs and manifests."""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
 
 from countersign.contract import JSON, canonicalize
-from countersign.contract.wire import (
-    AttemptId,
-    EpochView,
-    EvaluationRequest,
-    EvaluationView,
-    RedeemRequest,
-    RedemptionView,
-    RenewRequest,
-    ReportRequest,
-    TransactionView,
-)
+from countersign.contract.wire import EpochView, EvaluationRequest, EvaluationView
 from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, ApiRoutes, api_of
 from policy_service.channels.http.responses import json_response
@@ -28,35 +16,9 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.parts import ToolVersion
 from policy_service.queries.transaction_views import evaluation_view
 from policy_service.workflow.effects.evaluation_requests import decide_live, evaluate_request
-from policy_service.workflow.releases.redeem import RedeemResult, redeem
-from policy_service.workflow.releases.renew import renew
-from policy_service.workflow.releases.report import report
 from policy_service.workflow.revocation.restore import epoch_view
 
 routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
-
-
-@routes.agent("POST /redemptions", 404, 409)
-async def redeem_releases(api: Api, caller: Caller, payload: RedeemRequest) -> RedemptionView:
-    """Redeem the releases of a whole transaction, or of one compensation."""
-    return await _redemption_view(api, await redeem(api.ctx, caller, payload.tokens, payload.attempt_id))
-
-
-@routes.agent("POST /redemptions/{attempt_id}/renew", 404, 409)
-async def renew_redemption(
-    api: Api,
-    caller: Caller,
-    payload: RenewRequest,
-    attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
-) -> RedemptionView:
-    """Request a later fire_by for the same attempt."""
-    return await _redemption_view(api, await renew(api.ctx, caller, attempt_id, payload.effect_ids))
-
-
-@routes.agent("POST /outcomes", 404, 409)
-async def report_outcomes(api: Api, caller: Caller, payload: ReportRequest) -> TransactionView:
-    """Report the outcomes of redeemed effects."""
-    return await api.presenter.transaction(await report(api.ctx, caller, payload))
 
 
 @routes.agent("GET /epoch")
@@ -117,15 +79,6 @@ async def get_tool(
         raise NotFoundError(f"the active bundle has the tool {tool!r}, but no version {digest!r} of it")
     view = _tool_view(bundle, version) if full else version.manifest.to_json()
     return Response(canonicalize(view), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
-
-
-async def _redemption_view(api: Api, redeemed: RedeemResult) -> RedemptionView:
-    return RedemptionView(
-        attempt_id=redeemed.attempt_id,
-        redeemed=redeemed.redeemed,
-        receipt=redeemed.receipt,
-        transaction=await api.presenter.transaction(redeemed.snapshot),
-    )
 
 
 def _tool_view(bundle: Bundle, version: ToolVersion) -> dict[str, JSON]:
