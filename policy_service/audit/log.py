@@ -3,7 +3,7 @@
 Lines are written by :func:`append`, in the unit of work that makes the change; see ``storage/unit_of_work.py``. They
 are numbered 1, 2, 3, without gaps or repeats. SQLite has one writer, which numbers a line as it inserts it.
 
-On PostgreSQL units run beside each other. The sequencer sees only committed lines, so an index is
+On PostgreSQL units run concurrently. The sequencer sees only committed lines, so an index is
 never given to one that may be rolled back. One unit of work takes the lease row (locked until its commit), reads the
 highest index, and numbers the lines without one in the order they were written. Two sequencers queue for the row; a
 dead one is replaced when its lease expires. A repeated pass does nothing.
@@ -96,7 +96,8 @@ def newest_entry(conn: Connection) -> Entry | None:
 
 
 def append_above(tx: Tx, index: int, kind: str, *, actor: str, body: Mapping[str, Any]) -> None:
-    """Write a line with this index at once. The log continues above it; the indexes in between stay unused.
+    """Write a line with this index at once. The indexes in between stay unused: the log continues above it, first with
+    the lines that have no index yet.
 
     Raises:
         ValueError: the index is not above every other.
@@ -108,6 +109,8 @@ def append_above(tx: Tx, index: int, kind: str, *, actor: str, body: Mapping[str
     write_lines(tx, number=False)  # the database refuses a gap in an INSERT
     line = select(func.max(_row.audit_id)).where(_row.kind == kind, _row.idx.is_(None)).scalar_subquery()
     tx.conn.execute(sa.update(_audit).where(_row.audit_id == line).values(idx=index))
+    if tx.conn.dialect.name == "sqlite":  # elsewhere the sequencer does it
+        tx.conn.execute(_numbering(), {"highest": index, "most": _EVERY})
 
 
 def _entry(row: AuditRow) -> Entry:
@@ -224,6 +227,7 @@ def _numbering() -> sa.Update:
     return sa.update(_audit).values(idx=index).where(_row.audit_id == waiting.c.audit_id)
 
 
+_EVERY = 2**31  # more lines than a restore writes
 _UNNUMBERED = select(sa.exists().where(_row.idx.is_(None)))
 
 

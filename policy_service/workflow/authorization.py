@@ -145,10 +145,10 @@ def require_active_person(tx: Tx, iss: str, sub: str) -> None:
 # -- emergency stops ---------------------------------------------------------------------------------------------------
 
 
-def stops_in_force(tx: Tx) -> frozenset[str]:
-    """What is stopped while this unit runs."""
+def require_none_stopped(tx: Tx, tools: Iterable[str]) -> None:
+    """:func:`require_not_stopped` for a unit that no agent asked for."""
     lock_shared(tx, _STOPS)
-    return frozenset(what for (what,) in fetch(tx.conn, _ALL, {}))
+    require_not_stopped(frozenset(what for (what,) in fetch(tx.conn, _ALL, {})), tools)
 
 
 def require_not_stopped(stopped: frozenset[str], tools: Iterable[str]) -> None:

@@ -30,6 +30,7 @@ from countersign.contract import ErrorCode
 from policy_service.channels.admin.commands import COMMANDS, Arguments
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import socket_client
+from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.settings import Settings
 from policy_service.storage.database import Database, StorageLimits
 from policy_service.storage.migrations import is_empty, migrate
@@ -137,6 +138,10 @@ def _lock_holder(settings: Settings) -> str:
 
 def _run_directly(settings: Settings, name: str, args: Arguments) -> Any:
     with existing_database(settings) as db:
+        if is_embedded(settings):
+            reconcile_epoch(
+                db, settings.key_dir
+            )  # its lines must not take indexes that a lost part of the log used
         return db.write_sync(lambda tx: COMMANDS[name](tx, settings, args))
 
 

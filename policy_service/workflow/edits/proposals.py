@@ -50,9 +50,8 @@ from policy_service.workflow.authorization import (
     require_active_caller,
     require_active_person,
     require_effect_agent,
-    require_not_stopped,
+    require_none_stopped,
     require_owning_agent,
-    stops_in_force,
 )
 from policy_service.workflow.effects.digests import IdentifiedTransaction, identify_edited
 from policy_service.workflow.effects.evaluation import (
@@ -307,7 +306,7 @@ def _require_applicable(tx: Tx, case: ReviewContext, proposal: ProposalRow) -> A
             f"an operator has revoked {proposal.name}, and with them this proposal",
             code=ErrorCode.PROPOSAL_CLOSED,
         )
-    require_not_stopped(stops_in_force(tx), [effect.tool for effect in case.snapshot.effects])
+    require_none_stopped(tx, [effect.tool for effect in case.snapshot.effects])
     return require_effect_agent(tx, case.agent.name)
 
 

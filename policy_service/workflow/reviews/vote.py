@@ -53,8 +53,7 @@ from policy_service.storage.types import new_id
 from policy_service.workflow.authorization import (
     require_active_person,
     require_effect_agent,
-    require_not_stopped,
-    stops_in_force,
+    require_none_stopped,
 )
 from policy_service.workflow.effects.apply_evaluation import apply_evaluation
 from policy_service.workflow.effects.evaluation import (
@@ -259,7 +258,7 @@ class _Cast:
                 code=ErrorCode.STEP_UP_REQUIRED,
             )
         require_effect_agent(self.tx, effect.agent, effect.kind)
-        require_not_stopped(stops_in_force(self.tx), [effect.tool])
+        require_none_stopped(self.tx, [effect.tool])
 
     def ballot_on_current_view(self) -> VoteInput:
         """Require that the voter saw the review as it is now, and store that view.

@@ -31,6 +31,7 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import begin_epoch, list_restores, read_epoch
 from policy_service.storage.tables import EffectRow
+from policy_service.storage.unit_of_work import write_lines
 from policy_service.workflow.authorization import freeze_tool
 from policy_service.workflow.effects.outcomes import sync_transaction_state
 from policy_service.workflow.transitions import TransitionReason, close_review, open_task, transition_effect
@@ -90,6 +91,7 @@ def mark_transaction_unknown(tx: Tx, txn: str, rev: int, reason: str) -> int:
     for effect in open_ones:
         mark_unknown(tx, snapshot, effect, cause)
     sync_transaction_state(tx, snapshot, cause)
+    write_lines(tx, number=False)  # the next index may be one that the lost part of the log used
     return len(open_ones)
 
 

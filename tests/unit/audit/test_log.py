@@ -59,7 +59,7 @@ def test_lines_of_one_unit_keep_their_order(store: Database, count: int) -> None
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-async def test_a_unit_that_is_rolled_back_leaves_no_gap_beside_others(store: Database) -> None:
+async def test_a_unit_that_is_rolled_back_leaves_no_gap_among_others(store: Database) -> None:
     """On SQLite units share a commit, and each takes the next index."""
 
     def unit(tx: Tx, n: int) -> None:

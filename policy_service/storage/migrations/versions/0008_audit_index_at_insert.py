@@ -1,6 +1,6 @@
 """SQLite gives an audit row its index when it is inserted
 
-It has one writer, so the next index is known there. PostgreSQL keeps the sequencer: its units run beside each other.
+It has one writer, so the next index is known there. PostgreSQL keeps the sequencer: its units run concurrently.
 
 Revision ID: 0008
 Revises: 0007
