@@ -80,8 +80,10 @@ class ActiveBundle(BundleInForce):
         self._guarded: CaseCheck | None = None
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
-        self.fully_reevaluated: str | None = None
-        """Digest of the last bundle under which every open effect was reevaluated; the evaluating workflow sets it."""
+        self.activations = 0
+        """How often another bundle became active. One that returns counts again: others decided effects meanwhile."""
+        self.reevaluated = 0
+        """The activation after which every open effect was reevaluated; the workflow sets it."""
         self.asking = asyncio.Lock()  # one reevaluation at a time
         self.asked = self.unasked = 0
         """Open effects that the newest reevaluation covered, and those that failed; the workflow sets both."""
@@ -166,7 +168,7 @@ class ActiveBundle(BundleInForce):
     def report_progress(self) -> None:
         """Report how many open effects were reevaluated, or that all were."""
         digest = self.current.digest
-        if self.fully_reevaluated == digest:
+        if self.reevaluated == self.activations:
             self._activation.good()
             return
         failed = f", {self.unasked} could not be" if self.unasked else ""
@@ -271,10 +273,13 @@ class ActiveBundle(BundleInForce):
         bundle = await self._grouped(bundle)
         await asyncio.to_thread(self._source.keep, bundle.commit)
         self._current, self._loaded_at = bundle, self._clock()
+        changed = before is None or before.digest != bundle.digest
         if before is not None:
             before.close()
+        if changed:
+            self.activations += 1
         self.report_progress()
-        return before is None or before.digest != bundle.digest
+        return changed
 
 
 _Asked = tuple[str, bool, str | None]

@@ -75,11 +75,9 @@ async def reevaluate_open_effects(ctx: Context) -> int:
 
 async def _reevaluate_open(ctx: Context) -> int:
     active = ctx.active
-    digest, after = active.current.digest, ""
-    if active.fully_reevaluated == digest:
+    digest, activation, after = active.current.digest, active.activations, ""
+    if active.reevaluated == activation:
         return 0
-    # A bundle that is activated again must evaluate what was decided under others meanwhile.
-    active.fully_reevaluated = None
     active.asked = active.unasked = 0
     while page := await ctx.db.read(lambda conn, after=after: _undecided_page(conn, digest, after, 100)):  # type: ignore[misc]
         for effect_id, txn, rev in page:
@@ -93,7 +91,7 @@ async def _reevaluate_open(ctx: Context) -> int:
             active.report_progress()
         after = page[-1][0]
     if not active.unasked:
-        active.fully_reevaluated = digest
+        active.reevaluated = activation
     active.report_progress()
     return active.asked
 

@@ -160,6 +160,8 @@ async def test_a_vote_counts_again_when_its_person_returns_to_the_group(bank: Ba
     else:
         await bank.activate()
     assert (await bank.states(ready))[0] == "ready"
+    await bank.people(ONLY_TOMAS)  # which has evaluated every open effect before
+    assert (await bank.states(ready))[0] == "review"
 
 
 async def test_a_vote_that_stops_counting_reopens_the_review(bank: Bank) -> None:
