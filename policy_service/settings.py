@@ -245,6 +245,14 @@ class Settings(BaseSettings):
     )
     housekeeping_s: float = Field(300, gt=0, description="interval of deleting old keys, sessions and links")
     lease_s: int = Field(15, gt=0, description="a job's lease; a dead replica is replaced after this")
+    archive_after_days: int = Field(
+        0,
+        ge=0,
+        le=36_500,
+        description="settled transactions without a change for longer move to archive_dir; 0: never; "
+        "docs/how-to/archive.md",
+    )
+    archive_dir: Path = Field(Path(), description="folder of the archive files; empty: archive/ in data_dir")
     idempotency_keep_hours: int = Field(72, ge=24, description="how long a key remembers what it made")
     outbox_max_attempts: int = Field(20, gt=0, description="delivery attempts before a message is abandoned")
     outbox_backoff_s: float = Field(1, gt=0, description="first pause, doubled each time")
@@ -277,6 +285,7 @@ class Settings(BaseSettings):
             "data_dir": data_dir,
             "database_url": merged["database_url"] or f"sqlite:///{data_dir / 'countersign.db'}",
             "key_dir": Path(given.get("key_dir") or data_dir / "keys").expanduser().absolute(),
+            "archive_dir": Path(given.get("archive_dir") or data_dir / "archive").expanduser().absolute(),
             "bundle_dir": Path(merged["bundle_dir"]).expanduser().absolute(),
             "shadow_dir": Path(merged["shadow_dir"]).expanduser().absolute()
             if merged["shadow_dir"]

@@ -21,6 +21,7 @@ from policy_service.audit.feed import transaction_topic
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
+from policy_service.queries.archived import archived_not_found
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import parse_cursor
 from policy_service.queries.repository import Snapshot, rows
@@ -162,14 +163,20 @@ async def wait_for_people(
     ends the wait at once. If it is None, only questions asked from now on do.
 
     Raises:
-        NotFoundError: there is no such transaction, or the caller may not see it.
+        NotFoundError: there is no such transaction, the caller may not see it, or it is archived.
     """
 
     def seen(first: Snapshot) -> _KeepWaiting:
         require_visible(caller, first.transaction)
         return _until_more_is_settled(first, asked_after)
 
-    return await _wait(ctx, txn, seconds, seen)
+    try:
+        return await _wait(ctx, txn, seconds, seen)
+    except NotFoundError:
+        archived = await ctx.db.read(lambda conn: archived_not_found(conn, caller.agent, txn))
+        if archived is None:
+            raise
+        raise archived from None
 
 
 def _until_agent_is_needed(first: Snapshot, asked_after: str | None = None) -> _KeepWaiting:
