@@ -20,17 +20,20 @@ from policy_service.storage import archive_files
 from policy_service.storage.advisory_locks import acquire_lease
 from policy_service.storage.archive_files import archive_files as files_of
 from policy_service.storage.archive_files import find_export, line_digest
-from policy_service.storage.archive_tables import collect_rows
+from policy_service.storage.archive_tables import SpentEffectRow, collect_rows
 from policy_service.storage.core import find_one, insert_row, table, update_rows
 from policy_service.storage.tables import EffectRow, TransactionRow
 from policy_service.workflow.expiry import archive
 from policy_service.workflow.expiry.archive import archive_transactions, reason_to_keep
+from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, gate
+from tests.fakes.vault import REASON, Vault, at, serving
 from tests.fakes.world import Agent, Visitor
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.stepping_up import Holder, review_of
+from tests.integration.service.test_restored import evidence
 from tests.integration.service.together.bank import Bank, refusal, sizes
 from tests.integration.service.together.test_outcomes import undone
 
@@ -405,6 +408,7 @@ async def test_the_audit_log_reads_as_before(bank: Bank, robot: Agent, maya: Vis
     txn = view["txn"]
 
     async def read() -> tuple[list[Any], list[str], list[str]]:
+        await bank.service.sequencer.number()
         own = (await robot.send("GET", "/v1/audit")).json()["rows"]
         found = [await maya.get(f"/audit/export.jsonl?{query}") for query in (f"about={txn}", "agent=robot")]
         return own, *(answer.text.splitlines() for answer in found)
@@ -443,7 +447,7 @@ async def sealed(bank: Bank, robot: Agent) -> tuple[str, Path]:
 def verified(bank: Bank, *args: str, env: dict[str, str] | None = None) -> Result:
     """The command, with the deployment's keys."""
     jwks = bank.settings.data_dir / "jwks.json"
-    jwks.write_text(json.dumps({"keys": [key.jwk() for key in bank.service.ctx.signer.keys]}))
+    jwks.write_text(json.dumps(bank.service.ctx.signer.keys.to_jwks()))
     return CliRunner().invoke(app, ["verify-review", *args, "--jwks", str(jwks)], env=env)
 
 
@@ -488,3 +492,54 @@ async def test_a_line_that_somebody_changed_is_refused(bank: Bank, sealed: tuple
         assert result.exit_code == 1 and "NOT VALID" in result.output, result.output
         assert line_digest(whole[:-1]) not in result.output
     assert find_export([file], review_id) is not None
+
+
+# -- restored databases ----------------------------------------------------------------------------------------
+
+
+async def test_a_restored_database_agrees_with_the_archive(vault: Vault) -> None:
+    """A copy from before the archiving has the rows again: they count, and the line in the file is a line more."""
+    async with serving(vault) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank), run_key="run-1", attempt_id="a")).json()
+        assert (await robot.report("a", outcome(view, "fired"))).json()["state"] == "settled"
+    copy = vault.save()
+    async with serving(vault) as bank:
+        assert await archive_transactions(bank.service.ctx, "test") == 1
+        assert refusal(await at(bank, robot).submit(await pay(bank), run_key="run-1")) == (
+            409,
+            "already_redeemed",
+        )
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        robot = at(bank, robot)
+        await bank.operator("go-on", {"tool": None})
+        assert (await robot.submit(await pay(bank), run_key="run-1")).json()["state"] == "settled"
+        bank.clock.pass_(minutes=10)
+        assert await archive_transactions(bank.service.ctx, "other") == 1
+        assert refusal(await robot.submit(await pay(bank), run_key="run-1")) == (409, "already_redeemed")
+        first, second = lines(bank)
+        assert first == second
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_a_receipt_from_before_a_restore_revives_nothing_archived(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank), run_key="lost", attempt_id="a")).json()
+        recall = evidence(bank, view, view["receipt"])
+        await robot.report("a", outcome(view, "fired"))
+        assert await archive_transactions(bank.service.ctx, "test") == 1
+    assert vault.verb(*REASON, "--even-so")[0] == 0
+    async with serving(vault) as bank:
+        robot = at(bank, robot)
+        told = outcome(view, "fired")
+        assert refusal(await robot.report("a", told, recall=recall)) == (409, "already_reported")
+        other = {"attempt_id": "b"}  # as if the effect had been redeemed again after the restore
+        named = {"effect_id": told["effect_id"]}
+        await bank.service.db.write(lambda tx: update_rows(tx.conn, SpentEffectRow, named, other))
+        assert refusal(await robot.report("a", told, recall=recall)) == (409, "already_redeemed")
+        assert (
+            await bank.service.db.read(lambda conn: find_one(conn, TransactionRow, txn=view["txn"])) is None
+        )
