@@ -68,7 +68,7 @@ from policy_service.tokens.keys import Signer, read_keys
 from policy_service.workflow.active_commit import refresh_bundle
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
 from policy_service.workflow.expiry import sweep
-from policy_service.workflow.expiry.archive import archive_transactions
+from policy_service.workflow.expiry.archive import Archiver
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 from policy_service.workflow.shadow import comparison
 
@@ -217,17 +217,11 @@ class Service:
             Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),
             Job("ask_for_compensations", settings.sweep_s, lambda: sweep.open_compensation_tasks(ctx)),
             Job("watch_quorums", settings.sweep_s, lambda: update_unsatisfiable_reviews(ctx)),
-            *self._archiving(),
             *self._shadowing(),
             Job("send_outbox", 1, lambda: send_outbox(ctx)),
             Job("forget", settings.housekeeping_s, lambda: sweep.delete_expired_rows(ctx)),
+            Job("archive", settings.housekeeping_s, Archiver(ctx, self._holder).run),
         ]
-
-    def _archiving(self) -> list[Job]:
-        settings = self.settings
-        if not settings.archive_after_days:
-            return []
-        return [Job("archive", settings.housekeeping_s, lambda: archive_transactions(self.ctx, self._holder))]
 
     def _shadowing(self) -> list[Job]:
         candidate = self.ctx.candidate

@@ -5,10 +5,12 @@ Verbs ask only after they did not find the rows, so a transaction that is not ar
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from sqlalchemy import Connection
 
 from countersign.contract import ErrorCode
-from policy_service.errors import ConflictError, NotFoundError, RequestError
+from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage.archive_tables import (
     ArchivedTransactionRow,
     archived_transaction,
@@ -17,18 +19,19 @@ from policy_service.storage.archive_tables import (
 )
 
 
-def archived_refusal(conn: Connection, txn: str) -> ConflictError | None:
-    """Why an archived run key decides and fires nothing; None if the transaction is not archived.
+def require_not_archived(conn: Connection, txn: str) -> None:
+    """Refuse to decide or fire an archived transaction again. The caller has proven that it is its own.
 
-    The caller has proven that the transaction is its own.
+    Raises:
+        ConflictError: already_redeemed, with the outcome; illegal_state if nothing was redeemed.
     """
     row = archived_transaction(conn, txn)
     if row is None:
-        return None
+        return
     known = {"txn": row.txn, "rev": row.rev, "state": row.state}
     spent = spent_effects(conn, txn)
     if not spent:
-        return ConflictError(
+        raise ConflictError(
             f"this run key ended without firing anything and was archived ({_where(row)}); take another run key",
             code=ErrorCode.ILLEGAL_STATE,
             **known,
@@ -38,7 +41,7 @@ def archived_refusal(conn: Connection, txn: str) -> ConflictError | None:
         for one in spent
         if one.kind == "effect"
     ]
-    return ConflictError(
+    raise ConflictError(
         f"this run key was redeemed and archived ({_where(row)}); nothing more fires under it. Another run key would "
         "repeat what it did",
         code=ErrorCode.ALREADY_REDEEMED,
@@ -47,22 +50,50 @@ def archived_refusal(conn: Connection, txn: str) -> ConflictError | None:
     )
 
 
-def archived_not_found(conn: Connection, agent: str, txn: str) -> NotFoundError | None:
-    """The 404 of an archived transaction for its agent or its redeemer; None for others, and if it is not archived."""
+def refuse_missing(conn: Connection, txn: str) -> NoReturn:
+    """Refuse a transaction that is not in the database.
+
+    Raises:
+        ConflictError: it is archived.
+        NotFoundError: it is not.
+    """
+    require_not_archived(conn, txn)
+    raise NotFoundError(f"there is no transaction {txn!r}")
+
+
+def name_archive(conn: Connection, agent: str, txn: str) -> None:
+    """Name the archive of a transaction to its agent or its redeemer, and to no one else.
+
+    Raises:
+        NotFoundError: it is archived.
+    """
     row = archived_transaction(conn, txn)
-    if row is None or agent not in {row.agent, row.aud}:
-        return None
-    return NotFoundError(f"the transaction {txn!r} was {row.state} and archived ({_where(row)})")
+    if row is not None and agent in {row.agent, row.aud}:
+        raise NotFoundError(f"the transaction {txn!r} was {row.state} and archived ({_where(row)})")
 
 
-def archived_attempt_error(conn: Connection, redeemer: str, attempt_id: str) -> RequestError | None:
-    """Why nothing can be reported or renewed under an archived attempt; None if it is not archived."""
-    if not is_archived_attempt(conn, redeemer, attempt_id):
-        return None
-    return ConflictError(
-        f"every outcome of the attempt {attempt_id!r} was recorded, and its transaction is archived",
-        code=ErrorCode.ALREADY_REPORTED,
-    )
+def require_attempt_not_archived(conn: Connection, redeemer: str, attempt_id: str) -> None:
+    """Refuse to report or renew under an archived attempt.
+
+    Raises:
+        ConflictError: already_reported.
+    """
+    if is_archived_attempt(conn, redeemer, attempt_id):
+        raise ConflictError(
+            f"every outcome of the attempt {attempt_id!r} was recorded, and its transaction is archived",
+            code=ErrorCode.ALREADY_REPORTED,
+        )
+
+
+def refuse_missing_attempt(conn: Connection, redeemer: str, attempt_id: str) -> NoReturn:
+    """Refuse an attempt that is not in the database.
+
+    Raises:
+        ConflictError: already_reported: it is archived.
+        NotFoundError: unknown_attempt.
+    """
+    require_attempt_not_archived(conn, redeemer, attempt_id)
+    raise NotFoundError(f"there is no attempt {attempt_id!r}", code=ErrorCode.UNKNOWN_ATTEMPT)
 
 
 def _where(row: ArchivedTransactionRow) -> str:

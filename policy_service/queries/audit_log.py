@@ -64,10 +64,8 @@ def _after(conn: Connection, who: AuditReader, after: int, limit: int) -> tuple[
     beyond = conn.execute(next_page).scalar()
     if beyond is not None:
         query = query.where(line.idx < beyond)
-    query = query.where(
-        or_(*(_is_own(row, who.caller.agent) for row in (TransactionRow, ArchivedTransactionRow)))
-    )
-    return rows(conn, AuditRow, query), None if beyond is None else beyond - 1
+    own = (_is_own(model, who.caller.agent) for model in (TransactionRow, ArchivedTransactionRow))
+    return rows(conn, AuditRow, query.where(or_(*own))), None if beyond is None else beyond - 1
 
 
 def _is_own(model: type[Row], agent: str) -> ColumnElement[bool]:

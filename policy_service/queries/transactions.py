@@ -21,7 +21,7 @@ from policy_service.audit.feed import transaction_topic
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
-from policy_service.queries.archived import archived_not_found
+from policy_service.queries.archived import name_archive
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import parse_cursor
 from policy_service.queries.repository import Snapshot, rows
@@ -173,10 +173,8 @@ async def wait_for_people(
     try:
         return await _wait(ctx, txn, seconds, seen)
     except NotFoundError:
-        archived = await ctx.db.read(lambda conn: archived_not_found(conn, caller.agent, txn))
-        if archived is None:
-            raise
-        raise archived from None
+        await ctx.db.read(lambda conn: name_archive(conn, caller.agent, txn))
+        raise
 
 
 def _until_agent_is_needed(first: Snapshot, asked_after: str | None = None) -> _KeepWaiting:

@@ -70,7 +70,7 @@ async def _main(data: Path, bundle: Path) -> None:
     clock = Clock()
     clock.pass_(days=DAYS)
     async with running(data, bundle, clock=clock, archive_after_days=DAYS - 1) as world:
-        await archive.archive_transactions(world.service.ctx, "test")
+        await archive.Archiver(world.service.ctx, "test").run()
 
 
 if __name__ == "__main__":

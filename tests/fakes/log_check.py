@@ -1,7 +1,8 @@
 """I-8 as a check: every transition has exactly one audit row, and the reverse.
 
 The log is replayed. Each row of a transition must start where the row before it ended, so that a missing, doubled
-or invented row breaks the chain; and every chain must end in the state the tables hold. Of an archived transaction the tables hold its narrow rows only.
+or invented row breaks the chain; and every chain must end in the state the tables hold. Of an
+archived transaction they hold the narrow rows.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ Rows that changed between the steps stay, and the next pass archives them. One p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -58,6 +59,7 @@ log = structlog.get_logger(__name__)
 _LEASE: Final = "archive"
 _LEASE_FOR: Final = timedelta(minutes=5)  # longer than a page takes
 _PAGE: Final = 20  # transactions whose lines share one sync
+_MAX_KEPT: Final = 500  # transactions of a pass that have to stay; each costs a dozen short queries
 
 _OVER: Final = frozenset({TxnState.SETTLED, TxnState.ENDED})
 _REASONS: Final[Mapping[EffectState, str]] = {
@@ -88,16 +90,31 @@ class _Prepared:
     line: bytes
 
 
-async def archive_transactions(ctx: Context, holder: str) -> int:
-    """Archive every transaction that is due; returns how many. Does nothing while another process archives."""
-    archived, after = 0, None
-    while await ctx.db.write(lambda tx: acquire_lease(tx, _LEASE, holder, _LEASE_FOR)) is not None:
-        page = await ctx.db.read(lambda conn, after=after: _page(conn, _cutoff(ctx), after))  # type: ignore[misc]
-        if not page:
-            break
-        archived += await _archive_page(ctx, list(dict.fromkeys(txn for _, txn in page)))
-        after = page[-1]
-    return archived
+class Archiver:
+    """Archives what is due, oldest first. One of each process."""
+
+    def __init__(self, ctx: Context, holder: str) -> None:
+        self._ctx, self._holder = ctx, holder
+        self._after: _Key | None = None  # where the next pass begins
+
+    async def run(self) -> int:
+        """Archive transactions; returns how many. Does nothing while another process archives.
+
+        A pass ends after it found many that have to stay, so that these never cost more than that. The next one goes on
+        from there.
+        """
+        ctx, archived, kept = self._ctx, 0, 0
+        while ctx.settings.archive_after_days and kept < _MAX_KEPT:
+            if await ctx.db.write(lambda tx: acquire_lease(tx, _LEASE, self._holder, _LEASE_FOR)) is None:
+                break
+            page = await ctx.db.read(lambda conn: _page(conn, _cutoff(ctx), self._after))
+            if not page:
+                self._after = None
+                break
+            txns = list(dict.fromkeys(txn for _, txn in page))
+            moved = await _archive_page(ctx, txns)
+            archived, kept, self._after = archived + moved, kept + len(txns) - moved, page[-1]
+        return archived
 
 
 def _cutoff(ctx: Context) -> datetime:
@@ -126,7 +143,8 @@ async def _archive_page(ctx: Context, txns: Sequence[str]) -> int:
     if not found:
         return 0
     file, archived = file_of(now), 0
-    append_lines(ctx.settings.archive_dir, file, [one.line for one in found])
+    lines = [one.line for one in found]
+    await asyncio.to_thread(lambda: append_lines(ctx.settings.archive_dir, file, lines))
     for one in found:
         archived += await ctx.db.write(lambda tx, one=one: _move(tx, ctx, one, file))  # type: ignore[misc]
     return archived

@@ -42,7 +42,7 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.archived import archived_refusal
+from policy_service.queries.archived import require_not_archived
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
@@ -160,8 +160,7 @@ def restore_redemption(tx: Tx, bundle: Bundle, caller: Caller, proof: ReceiptPro
         raise ForbiddenError(
             f"the agent {claims.sub!r} is no longer enrolled: policy-service agent enroll {claims.sub}"
         )
-    if (refusal := archived_refusal(tx.conn, claims.txn)) is not None:
-        raise refusal  # what else was redeemed of it before the restore is in its agent's journal only
+    require_not_archived(tx.conn, claims.txn)
     redeemed = repository.redeemed_effects(tx.conn, [effect.effect_id for effect in proof.effects])
     if redeemed:
         return _redeemed_twice(tx, claims, redeemed, cause)

@@ -34,7 +34,7 @@ from policy_service.errors import ConflictError, InvalidRequestError, NotFoundEr
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.archived import archived_refusal
+from policy_service.queries.archived import require_not_archived
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
@@ -139,7 +139,8 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
             except _ArgumentsEditedError as edited:
                 edits = edited.edits
             except (IntegrityError, NotFoundError):
-                await _require_not_archived(ctx, submission.named.txn)
+                # the database refuses to store an archived transaction, or has only its idempotency key
+                await ctx.db.read(partial(require_not_archived, txn=submission.named.txn))
                 raise
 
     stored = await with_stable_bundle(ctx, work)
@@ -148,17 +149,6 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
         return SubmitResult(snapshot, stored.created)
     receipt = ctx.signer.sign_receipt(stored.receipt)
     return SubmitResult(stored.snapshot, stored.created, sign_releases(ctx, stored.releases), receipt)
-
-
-async def _require_not_archived(ctx: Context, txn: str) -> None:
-    """Refuse a rerun of an archived run key. The database refused to store it, or has only its idempotency key.
-
-    Raises:
-        ConflictError: already_redeemed; illegal_state if nothing was redeemed.
-    """
-    refusal = await ctx.db.read(lambda conn: archived_refusal(conn, txn))
-    if refusal is not None:
-        raise refusal
 
 
 def _require_current_epoch(ctx: Context, epoch: int | None) -> None:

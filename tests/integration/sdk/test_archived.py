@@ -16,7 +16,12 @@ from tests.integration.sdk.test_restored import Desk, desk, refunded
 __all__ = ["desk"]
 
 
-@pytest.mark.parametrize("step", STEPS)
+EVERY_DAY = {"after the sync", "before the commit"}
+
+
+@pytest.mark.parametrize(
+    "step", [step if step in EVERY_DAY else pytest.param(step, marks=pytest.mark.long) for step in STEPS]
+)
 def test_no_kill_lets_an_archived_run_key_fire_again(desk: Desk, step: str) -> None:
     refunded(desk, "o-1")
     desk.stop()
