@@ -68,19 +68,19 @@ def archive_files(path: Path) -> list[Path]:
 
 
 def archived_lines(files: Sequence[Path], about: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The complete lines that mention an id, in the order of writing."""
+    """The complete lines that mention an id, in the order of writing, without their line breaks."""
     wanted = about.encode()
     for path in files:
         with path.open("rb") as file:
             for line in file:
-                if wanted not in line or not line.endswith(b"\n"):
+                if wanted not in line:
                     continue
                 try:
                     record = json.loads(line)
                 except ValueError:
                     continue  # torn by a crash; a complete line follows, or the rows were not deleted
                 if isinstance(record, dict):
-                    yield line[:-1], record
+                    yield line.rstrip(b"\n"), record
 
 
 def find_export(files: Sequence[Path], review_id: str) -> tuple[bytes, str] | None:

@@ -113,10 +113,9 @@ def collect_rows(conn: Connection, txn: str) -> Rows:
     found: Rows = {}
     for model in (*_BY_TXN, *_BY_EFFECT, *_BY_REVIEW, AssertionRow):
         found[model] = _read(conn, model, _belongs(model, txn))
-    shown = {vote.view_digest for vote in found[VoteRow]}
-    shown |= {proof.signed["view_digest"] for proof in found[AssertionRow]}
-    views = table(ViewRow).c.view_digest.in_(sorted(shown - {None}))
-    return found | {ViewRow: _read(conn, ViewRow, views) if shown - {None} else []}
+    shown = {vote.view_digest for vote in found[VoteRow]} - {None}
+    views = table(ViewRow).c.view_digest.in_(sorted(shown))
+    return found | {ViewRow: _read(conn, ViewRow, views) if shown else []}
 
 
 def delete_rows(conn: Connection, txn: str, rows: Rows) -> None:
@@ -124,11 +123,9 @@ def delete_rows(conn: Connection, txn: str, rows: Rows) -> None:
     for model in _MOVED:
         if not rows[model]:
             continue
-        if model is ViewRow:  # nothing refers to it by a column of its own; a view is of one review
-            mine = table(ViewRow).c.view_digest.in_([view.view_digest for view in rows[ViewRow]])
-        else:
-            mine = _belongs(model, txn)
-        conn.execute(delete(table(model)).where(mine))
+        # a view shows one review and has no column that says which
+        shown = table(ViewRow).c.view_digest.in_([view.view_digest for view in rows[ViewRow]])
+        conn.execute(delete(table(model)).where(shown if model is ViewRow else _belongs(model, txn)))
 
 
 def rows_as_json(rows: Rows) -> dict[str, list[dict[str, Any]]]:

@@ -199,7 +199,7 @@ def reason_to_keep(rows: Rows, bundle: Bundle, *, before: datetime, meters_from:
 
 
 def _last_change(rows: Rows) -> datetime:
-    times = [effect.changed_at for effect in rows[EffectRow]]
+    times: list[datetime | None] = [effect.changed_at for effect in rows[EffectRow]]
     times += [row.settled_at for model in (ReviewRow, TaskRow) for row in rows[model]]
     times += [vote.cast_at for vote in rows[VoteRow]]
     times += [at for comment in rows[CommentRow] for at in (comment.written_at, comment.answered_at)]

@@ -267,6 +267,16 @@ async def test_the_last_change_counts(bank: Bank, robot: Agent) -> None:
     assert await archived(bank, days=1) == 1
 
 
+async def test_a_settled_task_is_a_change(bank: Bank, robot: Agent, maya: Visitor) -> None:
+    view = await a_contradiction(bank, robot)
+    bank.clock.pass_(days=DAYS)
+    maya = await bank.person("maya")
+    settled = await maya.settle(await maya.task(view, "contradiction"), "record_holds")
+    assert settled.status_code == 200, settled.text
+    assert await archived(bank, days=DAYS - 1) == 0
+    assert await archived(bank, days=1) == 1
+
+
 async def test_a_late_vote_is_a_change(bank: Bank, robot: Agent, maya: Visitor) -> None:
     view = await approved(bank, robot, maya)
     bank.clock.pass_(days=DAYS)
@@ -283,6 +293,15 @@ async def test_what_a_meter_counts_stays(bank: Bank, robot: Agent) -> None:
     assert await archived(bank) == 0
     assert await why(bank, view["txn"]) == "a meter counts it"
     assert await archived(bank, days=90 - DAYS) == 1
+
+
+async def test_a_reservation_that_was_given_back_keeps_nothing(bank: Bank, robot: Agent) -> None:
+    await bank.write("tools/pay.json", counted_pay())
+    await bank.write("meters.toml", METERS.replace('"24h"', '"90d"'))
+    await bank.withdraw(await ready(bank, robot))
+    assert await archived(bank) == 1
+    (record,) = lines(bank)
+    assert all("given_back_at" in row for row in record["rows"]["reservations"])
 
 
 async def test_a_meter_is_read_as_of_the_oldest_open_effect(bank: Bank, robot: Agent) -> None:
