@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import Engine, delete, event
 from sqlalchemy.exc import IntegrityError
 from typer.testing import CliRunner, Result
 
@@ -171,6 +172,31 @@ async def test_one_process_archives_at_a_time(bank: Bank, robot: Agent) -> None:
     assert await Archiver(bank.service.ctx, "test").run() == 0
     bank.clock.pass_(minutes=6)
     assert await Archiver(bank.service.ctx, "test").run() == 1
+
+
+async def test_every_row_is_found_by_an_index(bank: Bank, robot: Agent, maya: Visitor) -> None:
+    """A pass over a large database must not read a whole table."""
+    if bank.service.db.dialect != "sqlite":
+        pytest.skip("the plans of a server depend on its statistics")
+    await approved(bank, robot, maya)
+    statements: list[tuple[str, Any]] = []
+
+    def note(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        if statement.startswith(("SELECT", "DELETE")):
+            statements.append((statement, tuple(parameters)))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    assert await archived(bank) == 1
+    event.remove(Engine, "before_cursor_execute", note)
+    with bank.service.db._readers.connect() as conn:
+        plans = {
+            s: [row[-1] for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {s}", p)] for s, p in statements
+        }
+    whole = re.compile(r"SCAN (?!\(|CONSTANT)")  # not of an empty list
+    scans = {statement: plan for statement, plan in plans.items() if any(map(whole.match, plan))}
+    assert scans == {}
+    assert sum(statement.startswith("DELETE") for statement in plans) > 5
+    assert any("ix_transactions_over" in line for plan in plans.values() for line in plan)
 
 
 async def test_nothing_is_archived_by_default(bank: Bank, robot: Agent) -> None:
