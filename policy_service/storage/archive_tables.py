@@ -10,13 +10,24 @@ Audit rows stay. Every other row of the transaction moves, at all its revisions.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import ColumnElement, Connection, Index, Select, delete, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Delete,
+    Index,
+    Select,
+    bindparam,
+    delete,
+    select,
+)
 from sqlmodel import Field
 
 from countersign.contract.keys import encode_base64url
-from policy_service.storage.core import Row, find, find_one, rows_of, table
+from policy_service.storage.core import Row, fetch_rows, find, find_one, table
 from policy_service.storage.reservations import ReservationRow
 from policy_service.storage.review_tables import ProposalRow, ReviewGroupRow
 from policy_service.storage.slack_tables import SlackCardRow
@@ -112,10 +123,10 @@ def collect_rows(conn: Connection, txn: str) -> Rows:
     """Every row of a transaction at all its revisions."""
     found: Rows = {}
     for model in (*_BY_TXN, *_BY_EFFECT, *_BY_REVIEW, AssertionRow):
-        found[model] = _read(conn, model, _belongs(model, txn))
+        found[model] = fetch_rows(conn, model, _select(model), txn=txn)
     shown = {vote.view_digest for vote in found[VoteRow]} - {None}
-    views = table(ViewRow).c.view_digest.in_(sorted(shown))
-    return found | {ViewRow: _read(conn, ViewRow, views) if shown else []}
+    views = [view for digest in sorted(shown) for view in find(conn, ViewRow, view_digest=digest)]
+    return found | {ViewRow: views}
 
 
 def delete_rows(conn: Connection, txn: str, rows: Rows) -> None:
@@ -123,9 +134,11 @@ def delete_rows(conn: Connection, txn: str, rows: Rows) -> None:
     for model in _MOVED:
         if not rows[model]:
             continue
-        # a view shows one review and has no column that says which
-        shown = table(ViewRow).c.view_digest.in_([view.view_digest for view in rows[ViewRow]])
-        conn.execute(delete(table(model)).where(shown if model is ViewRow else _belongs(model, txn)))
+        if model is ViewRow:  # it shows one review, and has no column that says which
+            shown = [view.view_digest for view in rows[ViewRow]]
+            conn.execute(delete(table(ViewRow)).where(table(ViewRow).c.view_digest.in_(shown)))
+        else:
+            conn.execute(_delete(model), {"txn": txn})
 
 
 def rows_as_json(rows: Rows) -> dict[str, list[dict[str, Any]]]:
@@ -137,14 +150,21 @@ def rows_as_json(rows: Rows) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _read(conn: Connection, model: type[Row], mine: ColumnElement[bool]) -> list[Any]:
-    query = select(*table(model).columns).where(mine).order_by(*table(model).primary_key.columns)
-    return rows_of(model, conn.execute(query))
+@cache
+def _select(model: type[Row]) -> Select[Any]:
+    key = table(model).primary_key.columns
+    return select(*table(model).columns).where(_belongs(model)).order_by(*key)
 
 
-def _belongs(model: type[Row], txn: str) -> ColumnElement[bool]:
+@cache
+def _delete(model: type[Row]) -> Delete:
+    return delete(table(model)).where(_belongs(model))
+
+
+def _belongs(model: type[Row]) -> ColumnElement[bool]:
     """The condition of a transaction's rows, each part of which an index finds."""
     column = table(model).c
+    txn: BindParameter[str] = bindparam("txn")
     if model in _BY_TXN:
         return column.txn == txn
     effects = _ids(EffectRow, "effect_id", table(EffectRow).c.txn == txn)
