@@ -69,6 +69,7 @@ from policy_service.tokens.signer import Signer
 from policy_service.workflow.active_commit import refresh_bundle
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
 from policy_service.workflow.expiry import sweep
+from policy_service.workflow.expiry.archive import Archiver
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 from policy_service.workflow.shadow import comparison
 
@@ -220,6 +221,7 @@ class Service:
             *self._shadowing(),
             Job("send_outbox", 1, lambda: send_outbox(ctx)),
             Job("forget", settings.housekeeping_s, lambda: sweep.delete_expired_rows(ctx)),
+            Job("archive", settings.housekeeping_s, Archiver(ctx, self._holder).run),
         ]
 
     def _shadowing(self) -> list[Job]:

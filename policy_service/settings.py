@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -34,10 +34,9 @@ from policy_service.settings_parsing import (
     require_origin,
     require_proxy,
     setting_error,
+    with_driver,
 )
 from policy_service.slack import SlackApp
-
-_POSTGRESQL = "postgresql+psycopg"
 
 
 class Settings(BaseSettings):
@@ -51,7 +50,7 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         Path("countersign-data"), description="folder of the database, the keys and the lock"
     )
-    database_url: str = Field(
+    database_url: Annotated[str, AfterValidator(with_driver)] = Field(
         "",
         description="sqlite:///FILE or postgresql://...; empty: a file in data_dir; docs/how-to/postgresql.md",
     )
@@ -245,24 +244,14 @@ class Settings(BaseSettings):
     )
     housekeeping_s: float = Field(300, gt=0, description="interval of deleting old keys, sessions and links")
     lease_s: int = Field(15, gt=0, description="a job's lease; a dead replica is replaced after this")
+    archive_after_days: int = Field(
+        0, ge=0, le=36_500, description="age of settled transactions that move to archive_dir; 0: never"
+    )
+    archive_dir: Path = Field(Path(), description="folder of the archive files; empty: archive/ in data_dir")
     idempotency_keep_hours: int = Field(72, ge=24, description="how long a key remembers what it made")
     outbox_max_attempts: int = Field(20, gt=0, description="delivery attempts before a message is abandoned")
     outbox_backoff_s: float = Field(1, gt=0, description="first pause, doubled each time")
     outbox_max_backoff_s: float = Field(900, gt=0, description="longest pause")
-
-    @field_validator("database_url")
-    @classmethod
-    def _with_our_driver(cls, value: str) -> str:
-        """Add the driver to ``postgresql://``."""
-        scheme, found, rest = value.partition("://")
-        if scheme in {"postgresql", "postgres"}:
-            return f"{_POSTGRESQL}://{rest}"
-        if scheme not in {"sqlite", _POSTGRESQL}:
-            quoted = repr(scheme) if found else "this"  # never the rest, which may hold a password
-            raise ValueError(
-                f"{quoted} is not a supported database; write sqlite:///FILE or postgresql://..."
-            )
-        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -277,6 +266,7 @@ class Settings(BaseSettings):
             "data_dir": data_dir,
             "database_url": merged["database_url"] or f"sqlite:///{data_dir / 'countersign.db'}",
             "key_dir": Path(given.get("key_dir") or data_dir / "keys").expanduser().absolute(),
+            "archive_dir": Path(given.get("archive_dir") or data_dir / "archive").expanduser().absolute(),
             "bundle_dir": Path(merged["bundle_dir"]).expanduser().absolute(),
             "shadow_dir": Path(merged["shadow_dir"]).expanduser().absolute()
             if merged["shadow_dir"]

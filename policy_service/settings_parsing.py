@@ -12,6 +12,7 @@ from policy_service.errors import StartError
 
 ENV_PREFIX = "COUNTERSIGN_"
 CONFIG_NAME = "countersign.toml"
+_POSTGRESQL = "postgresql+psycopg"
 
 
 def is_loopback(host: str) -> bool:
@@ -62,6 +63,21 @@ def require_proxy(value: str | None) -> str | None:
         sound = False
     if not sound:
         raise ValueError("it is not the address of a proxy; write it like http://proxy.example:3128")
+    return value
+
+
+def with_driver(value: str) -> str:
+    """A database URL, with the driver added to ``postgresql://``.
+
+    Raises:
+        ValueError: it is of another database.
+    """
+    scheme, found, rest = value.partition("://")
+    if scheme in {"postgresql", "postgres"}:
+        return f"{_POSTGRESQL}://{rest}"
+    if scheme not in {"sqlite", _POSTGRESQL}:
+        quoted = repr(scheme) if found else "this"  # never the rest, which may hold a password
+        raise ValueError(f"{quoted} is not a supported database; write sqlite:///FILE or postgresql://...")
     return value
 
 

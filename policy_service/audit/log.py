@@ -21,11 +21,12 @@ from typing import Any
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, bindparam, func, select, union_all
 
 from countersign.contract import canonicalize
 from policy_service.health import Signal
 from policy_service.storage import advisory_locks
+from policy_service.storage.archive_tables import ArchivedTransactionRow
 from policy_service.storage.core import fetch, fetch_rows, find_one, table
 from policy_service.storage.database import Database
 from policy_service.storage.system_tables import AuditRow
@@ -48,8 +49,12 @@ log = structlog.get_logger(__name__)
 _audit = table(AuditRow)
 _row = _audit.c
 _AFTER = select(_audit).where(_row.idx > bindparam("after")).order_by(_row.idx).limit(bindparam("most"))
-_txn = table(TransactionRow).c
-_PARTIES = select(_txn.txn, _txn.agent, _txn.aud).where(_txn.txn.in_(bindparam("txns", expanding=True)))
+_PARTIES = union_all(
+    *(
+        select(row.txn, row.agent, row.aud).where(row.txn.in_(bindparam("txns", expanding=True)))
+        for row in (table(TransactionRow).c, table(ArchivedTransactionRow).c)
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

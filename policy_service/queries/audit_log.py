@@ -22,7 +22,8 @@ from policy_service.identity.people import names_of
 from policy_service.queries.alarms import actor_display_name
 from policy_service.queries.context import Context
 from policy_service.queries.repository import rows
-from policy_service.storage.core import table
+from policy_service.storage.archive_tables import ArchivedTransactionRow
+from policy_service.storage.core import Row, table
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import EffectRow, TransactionRow
 from policy_service.storage.types import parse_stored_json
@@ -63,11 +64,16 @@ def _after(conn: Connection, who: AuditReader, after: int, limit: int) -> tuple[
     beyond = conn.execute(next_page).scalar()
     if beyond is not None:
         query = query.where(line.idx < beyond)
-    row, agent = table(TransactionRow).c, who.caller.agent
+    own = (_is_own(model, who.caller.agent) for model in (TransactionRow, ArchivedTransactionRow))
+    return rows(conn, AuditRow, query.where(or_(*own))), None if beyond is None else beyond - 1
+
+
+def _is_own(model: type[Row], agent: str) -> ColumnElement[bool]:
+    """Whether an audit line is of a transaction that the agent submitted or redeems."""
+    row = table(model).c
+    mine = select(row.txn).where(row.txn == table(AuditRow).c.txn, or_(row.agent == agent, row.aud == agent))
     # a scalar subquery, not EXISTS: a planner may turn EXISTS into a join over all the agent's transactions
-    mine = select(row.txn).where(row.txn == line.txn, or_(row.agent == agent, row.aud == agent)).limit(1)
-    query = query.where(mine.scalar_subquery().is_not(None))
-    return rows(conn, AuditRow, query), None if beyond is None else beyond - 1
+    return mine.limit(1).scalar_subquery().is_not(None)
 
 
 def rows_of_effect(conn: Connection, effect: EffectRow, most: int) -> list[AuditRow]:

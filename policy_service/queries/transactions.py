@@ -20,6 +20,7 @@ from policy_service import metrics
 from policy_service.audit.feed import transaction_topic
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
+from policy_service.queries.archived import name_archive
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import parse_cursor
 from policy_service.queries.repository import Snapshot, rows
@@ -111,14 +112,18 @@ async def wait_for_people(
     ends the wait at once. If it is None, only questions asked from now on do.
 
     Raises:
-        NotFoundError: there is no such transaction, or the caller may not see it.
+        NotFoundError: there is no such transaction, the caller may not see it, or it is archived.
     """
 
     def seen(first: Snapshot) -> _KeepWaiting:
         require_visible(caller, first.transaction)
         return _until_more_is_settled(first, asked_after)
 
-    return await _wait(ctx, txn, seconds, seen)
+    try:
+        return await _wait(ctx, txn, seconds, seen)
+    except NotFoundError:
+        await ctx.db.read(lambda conn: name_archive(conn, caller.agent, txn))
+        raise
 
 
 def _until_agent_is_needed(first: Snapshot, asked_after: str | None = None) -> _KeepWaiting:

@@ -11,7 +11,7 @@ the database could re-serialise. SQLModel does not validate ``table=True`` model
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     CheckConstraint,
@@ -20,6 +20,7 @@ from sqlalchemy import (
     LargeBinary,
     UniqueConstraint,
     false,
+    text,
 )
 from sqlmodel import Field
 
@@ -32,6 +33,10 @@ def _one_of(column: str, values: type[Any]) -> CheckConstraint:
     """A CHECK that restricts a text column to an enum."""
     quoted = ", ".join(f"'{value.value}'" for value in values)
     return CheckConstraint(f"{column} IN ({quoted})", name=f"{column}_known")
+
+
+TRANSACTION_OVER: Final = text("state || '' IN ('settled', 'ended')")
+"""Transactions in which nothing is open. An expression, so that SQLite does not prefer an index of states."""
 
 
 # -- principals ----------------------------------------------------------------------------------------------
@@ -82,6 +87,8 @@ class TransactionRow(Row, table=True):
         Index("ix_transactions_agent", "agent", "submitted_at"),
         Index("ix_transactions_aud", "aud", "submitted_at"),
         Index("ix_transactions_due", "state", "valid_until"),
+        # The archive looks for old ones among these.
+        Index("ix_transactions_over", "submitted_at", "txn", **partial(TRANSACTION_OVER)),
     )
 
     txn: str = Field(primary_key=True, min_length=64, max_length=64)

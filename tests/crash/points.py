@@ -31,7 +31,9 @@ WRITES = frozenset({"write", "write_sync"})
 DATABASES = frozenset({"db", "_db"})
 JOURNALS = frozenset({"database", "_database", "_leases"})
 PASSED_THROUGH = frozenset({"Leases.unit"})  # its callers are the points
-DURABLE = frozenset({"create_secret", "migrate", "replace_secret", "sync_folder", "write_mark"})
+DURABLE = frozenset(
+    {"append_lines", "create_secret", "migrate", "replace_secret", "sync_folder", "write_mark"}
+)
 LIVE_MOVES = frozenset({"run", "prepare", "commit", "undo"})
 
 

@@ -78,9 +78,13 @@ OPERATORS = frozenset({operators.operated_alone, visitors.sets_up})
 _DEV = "a developer's own terminal: what it did not finish it does at its next start"
 _RESTORED = "killed after each of its writes by tests/integration/service/test_restored.py, on both engines"
 _FROM_GIT = "a folder records no commits; stopped after it in integration/service/test_policies_from_git.py"
+_ARCHIVED = "no story is days old; killed at each step by tests/integration/sdk/test_archived.py"
 _BY_SLACK = "one unit that touches no effect and sends nothing; a person without an answer repeats it"
 NEVER = {
     "workflow.effects.evaluation_requests:_audit": "no story asks about a live effect: one unit, before its answer",
+    "workflow.expiry.archive:acquire_lease": _ARCHIVED,
+    "workflow.expiry.archive:_archive_page>append_lines": _ARCHIVED,
+    "workflow.expiry.archive:_move": _ARCHIVED,
     "channels.admin.dev.server:enrol": _DEV,
     "channels.admin.dev.session:create_link": _DEV,
     "channels.admin.backup:_restore>write_mark#1": _RESTORED,

@@ -1,7 +1,8 @@
 """I-8 as a check: every transition has exactly one audit row, and the reverse.
 
 The log is replayed. Each row of a transition must start where the row before it ended, so that a missing, doubled
-or invented row breaks the chain; and every chain must end in the state the tables hold.
+or invented row breaks the chain; and every chain must end in the state the tables hold. Of an
+archived transaction they hold the narrow rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sqlmodel import SQLModel
 
 from countersign.contract import EffectState, TxnState, can_transition
 from policy_service.storage import tables
+from policy_service.storage.archive_tables import ArchivedTransactionRow, SpentEffectRow
 from policy_service.storage.core import table
 from policy_service.storage.review_tables import ProposalRow
 from policy_service.storage.system_tables import AuditRow
@@ -30,6 +32,7 @@ class Replay:
         self.states: dict[Thing, str] = {}
         self.named: Counter[tuple[str, str]] = Counter()
         self.faults: list[str] = []
+        self.archived: list[str] = []
 
     def take(self, row: Any) -> None:
         """One line, as the database has it."""
@@ -37,7 +40,9 @@ class Replay:
         kind, _, state = row.kind.partition("_")
         effect = ("effect", row.effect_id, row.rev)
         transaction = ("transaction", row.txn, row.rev)
-        if row.kind == "effect_submitted":
+        if row.kind == "rows_archived":
+            self.archived.append(row.txn)
+        elif row.kind == "effect_submitted":
             self._begin(effect, body["to"], row)
         elif kind == "effect":
             self._move(effect, body, EffectState(state), row)
@@ -87,11 +92,12 @@ class Replay:
 
 def faults_of_log(conn: Connection) -> list[str]:
     """What the log and the tables tell differently; empty when every transition has exactly one row."""
-    replay = Replay()
+    replay, past = Replay(), Replay()
+    archived = {row["txn"]: row for row in _rows(conn, ArchivedTransactionRow)}
     rows = table(AuditRow).c
     # by index, not by time: a clock may have been set back
     for line in conn.execute(select(*rows).order_by(rows.idx.is_(None), rows.idx, rows.audit_id)):
-        replay.take(line)
+        (past if line.txn in archived else replay).take(line)
     effects = _rows(conn, tables.EffectRow)
     held: dict[Thing, str] = {("effect", r["effect_id"], r["rev"]): r["state"] for r in effects}
     held |= {("transaction", r["txn"], r["rev"]): r["state"] for r in _rows(conn, tables.TransactionRow)}
@@ -105,7 +111,30 @@ def faults_of_log(conn: Connection) -> list[str]:
     redeemed = {(r["redeemer"], r["attempt_id"]) for r in redemptions}
     redemptions_differ = _differ("attempts", sorted(attempts), sorted(redeemed))
     names_differ = _differ("named once", replay.named, named)
+    replay.faults += _faults_of_archive(conn, past, archived)
     return [*replay.faults, *_differ("states", replay.states, held), *names_differ, *redemptions_differ]
+
+
+def _faults_of_archive(conn: Connection, past: Replay, archived: Mapping[str, Any]) -> list[str]:
+    """The narrow rows hold the states that the log ends in, and each redeemed effect once."""
+    held: dict[Thing, str] = {("transaction", r["txn"], r["rev"]): r["state"] for r in archived.values()}
+    spent = {r["effect_id"]: r["state"] for r in _rows(conn, SpentEffectRow)}
+    ended = {
+        thing[1]: state for thing, state in past.states.items() if thing[0] == "effect" and thing[1] in spent
+    }
+    moved = Counter(past.archived)
+    return [
+        *past.faults,
+        *_differ("archived", {thing: past.states.get(thing) for thing in held}, held),
+        *_differ("spent effects", ended, spent),
+        *_differ("redemptions", sum(1 for name, _ in past.named if name == "jti"), _attempted(conn)),
+        *_differ("lines about archiving", moved, Counter(list(archived))),
+    ]
+
+
+def _attempted(conn: Connection) -> int:
+    """How many spent effects have an attempt."""
+    return sum(1 for row in _rows(conn, SpentEffectRow) if row["attempt_id"] is not None)
 
 
 def _rows(conn: Connection, model: type[SQLModel]) -> list[Mapping[str, Any]]:

@@ -1,4 +1,7 @@
-"""``policy-service verify-review``: verify an exported review offline, and list what it proves and what it assumes."""
+"""``policy-service verify-review``: verify an exported or archived review, and list what it proves and what it assumes.
+
+Neither the service nor its database is needed.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,26 @@ from typing import Annotated
 import typer
 
 from countersign.contract import ContractError, KeySet, load
-from policy_service.channels.admin.output import AsJson, escape_unprintable, print_result
+from policy_service.channels.admin.output import AsJson, escape_unprintable, print_result, report_errors
+from policy_service.errors import StartError
+from policy_service.settings import load_settings
+from policy_service.storage.archive_files import archive_files, find_export
 from policy_service.workflow.review_export.verification import VerificationInput, VerificationReport, verify
 
 _LARGEST = 64 * 1024 * 1024  # bytes; a review with the largest args has about a megabyte
 
 File = Annotated[
-    Path, typer.Argument(exists=True, dir_okay=False, help="The file from GET /v1/reviews/ID/export.")
+    Path | None,
+    typer.Argument(
+        exists=True,
+        help="The file from GET /v1/reviews/ID/export; with --review, a file or the folder of the archive.",
+    ),
+]
+Review = Annotated[
+    str | None,
+    typer.Option(
+        help="The id of an archived review, read from FILE, or else from the archive_dir of the settings."
+    ),
 ]
 Pin = Annotated[
     list[str] | None,
@@ -30,17 +46,40 @@ Jwks = Annotated[
 
 
 def verify_review(
-    file: File, pin: Pin = None, origin: Origin = None, jwks: Jwks = None, as_json: AsJson = False
+    file: File = None,
+    review: Review = None,
+    pin: Pin = None,
+    origin: Origin = None,
+    jwks: Jwks = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Verify an exported review offline. Exits 0 only if it is valid."""
-    if file.stat().st_size > _LARGEST:
-        raise typer.BadParameter(f"{file} is larger than any review")
+    """Verify an exported or archived review offline. Exits 0 only if it is valid."""
     keys = _keys(jwks)
-    report = verify(file.read_bytes(), VerificationInput(_pins(pin or []), origin, keys))
+    raw, trusted = _exported(file) if review is None else _archived(file, review)
+    report = verify(raw, VerificationInput(_pins(pin or []), origin, keys))
+    report.trusted += trusted
     result = {"holds": report.holds, "anchored": keys is not None, **vars(report)}
     print_result(result, as_json, _text(report, anchored=keys is not None))
     if not report.holds:
         raise typer.Exit(1)
+
+
+def _exported(file: Path | None) -> tuple[bytes, list[str]]:
+    if file is None or not file.is_file():
+        raise typer.BadParameter("name the file of one review, or an archived review with --review")
+    if file.stat().st_size > _LARGEST:
+        raise typer.BadParameter(f"{file} is larger than any review")
+    return file.read_bytes(), []
+
+
+def _archived(path: Path | None, review_id: str) -> tuple[bytes, list[str]]:
+    """The sealed export in the archive, and what it leaves to be compared."""
+    with report_errors():
+        path = path or load_settings().archive_dir
+        if (found := find_export(archive_files(path), review_id)) is None:
+            raise StartError(f"no complete line in {path} has the review {review_id!r}")
+    raw, digest = found
+    return raw, [f"that the audit log's row rows_archived of its transaction has the digest {digest}"]
 
 
 def _text(report: VerificationReport, *, anchored: bool) -> str:

@@ -61,7 +61,10 @@ async def export_review(request: Request, review_id: str = ReviewId) -> Response
     await api.authentication.person(request)
     file = await export(api.ctx, review_id)
     if file is None:
-        raise NotFoundError(f"there is no review {review_id!r}")
+        raise NotFoundError(
+            f"there is no review {review_id!r}; an archived one is read by: "
+            f"policy-service verify-review --review {review_id}"
+        )
     named = {"Content-Disposition": f'attachment; filename="review-{review_id}.json"'}
     return Response(canonicalize(file), headers={"Cache-Control": "no-store", **named}, media_type=JSON_TYPE)
 

@@ -9,6 +9,7 @@ from sqlalchemy import JSON
 from sqlmodel import AutoString, SQLModel
 
 # A table is in the metadata once its module is imported.
+import policy_service.storage.archive_tables
 import policy_service.storage.credential_tables
 import policy_service.storage.reservations
 import policy_service.storage.review_tables

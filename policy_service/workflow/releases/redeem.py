@@ -31,10 +31,11 @@ from countersign.contract import (
     open_token,
 )
 from policy_service.domain.policy_request import Facts
-from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
+from policy_service.queries.archived import refuse_missing, refuse_missing_attempt
 from policy_service.queries.context import Context
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.repository import Snapshot
@@ -134,7 +135,7 @@ def _redeem(
     if not claims:
         raise _bad_token("send the release tokens of the whole transaction")
     require_active_commit(tx, ctx, bundle)
-    snapshot = repository.require_transaction(tx.conn, claims[0].txn)
+    snapshot = repository.load(tx.conn, claims[0].txn) or refuse_missing(tx.conn, claims[0].txn)
     transaction = snapshot.transaction
     require_redeemer(caller, transaction)
     # Read inside the unit, not from the authenticated request: a stop since then must win.
@@ -177,10 +178,11 @@ def require_attempt(conn: Connection, caller: Caller, attempt_id: str) -> Attemp
 
     Raises:
         NotFoundError: unknown_attempt.
+        ConflictError: already_reported: its transaction is archived.
     """
     attempt = repository.attempt_of(conn, caller.agent, attempt_id)
     if attempt is None:
-        raise NotFoundError(f"there is no attempt {attempt_id!r}", code=ErrorCode.UNKNOWN_ATTEMPT)
+        refuse_missing_attempt(conn, caller.agent, attempt_id)
     return attempt
 
 

@@ -13,6 +13,7 @@ from countersign.contract.wire import ReportedOutcome, ReportRequest
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
+from policy_service.queries.archived import require_attempt_not_archived
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
@@ -48,6 +49,7 @@ async def report(ctx: Context, caller: Caller, sent: ReportRequest) -> Snapshot:
         NotFoundError: unknown_attempt (also for any other party), or an effect that the attempt did not redeem.
         ForbiddenError: not_redeemer.
         InvalidRequestError: bad_token: the receipt proves nothing.
+        ConflictError: already_reported: the transaction is archived.
     """
     for outcome in sent.outcomes:
         if outcome.outcome not in _REPORTABLE:
@@ -64,6 +66,7 @@ def _report(
     if proof is not None:
         tx = lock_transaction(tx, proof.claims.txn)
         if repository.attempt_of(tx.conn, caller.agent, sent.attempt_id) is None:
+            require_attempt_not_archived(tx.conn, caller.agent, sent.attempt_id)
             snapshot = restore_redemption(tx, ctx.active.current, caller, proof)
             if repository.attempt_of(tx.conn, caller.agent, sent.attempt_id) is None:
                 return snapshot  # redeemed under another attempt as well, which is a task now

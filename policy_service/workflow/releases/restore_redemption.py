@@ -41,6 +41,7 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
+from policy_service.queries.archived import require_not_archived
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
@@ -150,6 +151,7 @@ def restore_redemption(tx: Tx, bundle: Bundle, caller: Caller, proof: ReceiptPro
     Raises:
         ForbiddenError: the agent of the receipt is no longer enrolled.
         NotFoundError, ConflictError: a compensation of an effect that is not known to have fired; report that first.
+        ConflictError: the transaction is archived (already_redeemed, illegal_state).
     """
     claims = proof.claims
     cause = TransitionReason.by_agent(caller.agent, "recalled", {"attempt_id": claims.attempt})
@@ -157,6 +159,7 @@ def restore_redemption(tx: Tx, bundle: Bundle, caller: Caller, proof: ReceiptPro
         raise ForbiddenError(
             f"the agent {claims.sub!r} is no longer enrolled: policy-service agent enroll {claims.sub}"
         )
+    require_not_archived(tx.conn, claims.txn)
     redeemed = repository.redeemed_effects(tx.conn, [effect.effect_id for effect in proof.effects])
     if redeemed:
         return _redeemed_twice(tx, claims, redeemed, cause)

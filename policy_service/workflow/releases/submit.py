@@ -8,6 +8,8 @@ Submitting again under the same run key:
 - An open transaction is returned as it is. Another list supersedes it.
 - A redeemed transaction is returned with its outcome; for another list the response is 409 `already_redeemed`.
 - A transaction that ended unredeemed is decided again as a new revision, unless a person denied this very list.
+- An archived transaction stays closed: 409, `already_redeemed` with its outcome if anything was redeemed. A trigger
+  refuses to store it again, so that a new transaction costs no query for this.
 - An accepted proposal applies to its call for as long as the run key is used: submitting the call again never brings
   the staged arguments back.
 
@@ -22,15 +24,17 @@ from datetime import datetime
 from functools import partial
 
 from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
 from sqlmodel import col
 
 from countersign.contract import EffectState, ErrorCode, ReceiptClaims, ReleaseClaims, TxnState
 from countersign.contract.wire import SubmitRequest
 from policy_service import tracing
-from policy_service.errors import ConflictError, InvalidRequestError
+from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
+from policy_service.queries.archived import require_not_archived
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
@@ -119,7 +123,7 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
 
     Raises:
         InvalidRequestError: names that do not match, mixed_audience, idempotency_key_reused.
-        ConflictError: other_epoch; already_redeemed with another list.
+        ConflictError: other_epoch; already_redeemed with another list, or if it is archived.
         ForbiddenError: the agent is frozen or not enrolled, or a tool is stopped.
         UnauthenticatedError: its key was revoked meanwhile.
         QuotaError: too_many_open.
@@ -134,6 +138,10 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
                 return await ctx.db.write(partial(_submit_and_redeem, ctx=ctx, submission=submission))
             except _ArgumentsEditedError as edited:
                 edits = edited.edits
+            except (IntegrityError, NotFoundError):
+                # the database refuses to store an archived transaction, or has only its idempotency key
+                await ctx.db.read(partial(require_not_archived, txn=submission.named.txn))
+                raise
 
     stored = await with_stable_bundle(ctx, work)
     if stored.receipt is None:

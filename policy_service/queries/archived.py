@@ -1,0 +1,100 @@
+"""What callers learn of an archived transaction: its outcome or where its rows are, never its content.
+
+Verbs ask only after they did not find the rows, so a transaction that is not archived costs no query.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from sqlalchemy import Connection
+
+from countersign.contract import ErrorCode
+from policy_service.errors import ConflictError, NotFoundError
+from policy_service.storage.archive_tables import (
+    ArchivedTransactionRow,
+    archived_transaction,
+    is_archived_attempt,
+    spent_effects,
+)
+
+
+def require_not_archived(conn: Connection, txn: str) -> None:
+    """Refuse to decide or fire an archived transaction again. The caller has proven that it is its own.
+
+    Raises:
+        ConflictError: already_redeemed, with the outcome; illegal_state if nothing was redeemed.
+    """
+    row = archived_transaction(conn, txn)
+    if row is None:
+        return
+    known = {"txn": row.txn, "rev": row.rev, "state": row.state}
+    spent = spent_effects(conn, txn)
+    if not spent:
+        raise ConflictError(
+            f"this run key ended without firing anything and was archived ({_where(row)}); take another run key",
+            code=ErrorCode.ILLEGAL_STATE,
+            **known,
+        )
+    effects = [
+        {"effect_id": one.effect_id, "seq": one.seq, "state": one.state}
+        for one in spent
+        if one.kind == "effect"
+    ]
+    raise ConflictError(
+        f"this run key was redeemed and archived ({_where(row)}); nothing more fires under it. Another run key would "
+        "repeat what it did",
+        code=ErrorCode.ALREADY_REDEEMED,
+        **known,
+        effects=effects,
+    )
+
+
+def refuse_missing(conn: Connection, txn: str) -> NoReturn:
+    """Refuse a transaction that is not in the database.
+
+    Raises:
+        ConflictError: it is archived.
+        NotFoundError: it is not.
+    """
+    require_not_archived(conn, txn)
+    raise NotFoundError(f"there is no transaction {txn!r}")
+
+
+def name_archive(conn: Connection, agent: str, txn: str) -> None:
+    """Name the archive of a transaction to its agent or its redeemer, and to no one else.
+
+    Raises:
+        NotFoundError: it is archived.
+    """
+    row = archived_transaction(conn, txn)
+    if row is not None and agent in {row.agent, row.aud}:
+        raise NotFoundError(f"the transaction {txn!r} was {row.state} and archived ({_where(row)})")
+
+
+def require_attempt_not_archived(conn: Connection, redeemer: str, attempt_id: str) -> None:
+    """Refuse to report or renew under an archived attempt.
+
+    Raises:
+        ConflictError: already_reported.
+    """
+    if is_archived_attempt(conn, redeemer, attempt_id):
+        raise ConflictError(
+            f"every outcome of the attempt {attempt_id!r} was recorded, and its transaction is archived",
+            code=ErrorCode.ALREADY_REPORTED,
+        )
+
+
+def refuse_missing_attempt(conn: Connection, redeemer: str, attempt_id: str) -> NoReturn:
+    """Refuse an attempt that is not in the database.
+
+    Raises:
+        ConflictError: already_reported: it is archived.
+        NotFoundError: unknown_attempt.
+    """
+    require_attempt_not_archived(conn, redeemer, attempt_id)
+    raise NotFoundError(f"there is no attempt {attempt_id!r}", code=ErrorCode.UNKNOWN_ATTEMPT)
+
+
+def _where(row: ArchivedTransactionRow) -> str:
+    return f"{row.archived_at:%Y-%m-%d}, file {row.file}"
