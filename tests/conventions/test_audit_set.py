@@ -21,7 +21,7 @@ from tests.conventions.repository import ROOT
 
 # At most so many files and lines of code. Lower them with every step towards 60 and 9,200, 40 and 6,800.
 SERVICE_FILES, SERVICE_LINES = 75, 11_485
-SDK_FILES, SDK_LINES = 66, 11_475
+SDK_FILES, SDK_LINES = 63, 11_094
 
 
 def test_one_effects_life_runs_through_the_listed_files_and_no_more(tmp_path: Path) -> None:
