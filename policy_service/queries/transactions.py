@@ -18,6 +18,7 @@ from countersign.contract import TxnState
 from countersign.contract.wire import TransactionLine, TransactionPage
 from policy_service import metrics
 from policy_service.audit.feed import transaction_topic
+from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
 from policy_service.queries.archived import name_archive

@@ -20,8 +20,8 @@ from tests.conventions.audit_set import (
 from tests.conventions.repository import ROOT
 
 # At most so many files and lines of code. The service is at its goal of 60 and 9,200; the SDK goes to 40 and 6,800.
-SERVICE_FILES, SERVICE_LINES = 60, 9_054
-SDK_FILES, SDK_LINES = 66, 11_475
+SERVICE_FILES, SERVICE_LINES = 60, 9_200
+SDK_FILES, SDK_LINES = 63, 11_094
 
 
 def test_one_effects_life_runs_through_the_listed_files_and_no_more(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 
@@ -33,22 +32,6 @@ class SystemClock:
         if hasattr(time, "CLOCK_BOOTTIME"):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTime:
-    """The service's time, extrapolated by our monotonic clock, never too early.
-
-    The receipt was signed some time after we requested it, and its `iat` is truncated to whole seconds. Counting
-    from the request, plus one second, can only make us stop early. This machine's wall clock is not used.
-    """
-
-    iat: int
-    asked_at: float  # monotonic
-
-    def latest(self, clock: Clock) -> float:
-        """The latest time that the service's clock can show now."""
-        return self.iat + 1 + (clock.monotonic() - self.asked_at)
 
 
 _MAX_DOUBLINGS: Final = 32  # every `longest` is reached before

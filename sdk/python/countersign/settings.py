@@ -127,17 +127,6 @@ class Settings:
             )
 
     @property
-    def look_seconds(self) -> float:
-        """The longest that one poll of a transaction may take: every try of it, and the pause after it."""
-        one = self.connect_seconds + self.read_seconds + self.poll_seconds
-        return (self.retries + 1) * (one + self.retry_max_seconds) + self.poll_seconds
-
-    @property
-    def iss(self) -> str:
-        """The issuer that every release and receipt must name."""
-        return self.issuer or self.url.rstrip("/")
-
-    @property
     def tasks_url(self) -> str:
         """The service's page of tasks."""
         return f"{self.url.rstrip('/')}/tasks"

@@ -13,6 +13,7 @@ import pytest
 from countersign import AlreadyRedeemed, EffectFailed, NotDone, Runtime, resume, transaction
 from countersign.contract import PrivateKey, TxnState, txn_id
 from countersign.contract.wire import TransactionView
+from countersign.service.enforcement import issuer_of
 from countersign.settings import Settings
 from examples.local_service import free_port
 from tests.fakes.desk import notes_database, write_key
@@ -123,7 +124,7 @@ def test_resume_reports_without_unfinished_work_and_no_other_host_fires_again(de
     with desk.runtime() as runtime:
         assert resume(runtime) == []
         assert desk.view("o-1").state is TxnState.SETTLED
-        assert runtime.journal.epochs.reported(runtime.settings.iss) == 2
+        assert runtime.journal.epochs.reported(issuer_of(runtime.settings)) == 2
         assert resume(runtime) == []
     with pytest.raises(AlreadyRedeemed):
         refunded(desk, "o-1", "another-host.db")

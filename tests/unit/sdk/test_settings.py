@@ -13,6 +13,7 @@ from countersign import Settings, SettingsError
 from countersign import settings as settings_module
 from countersign.contract import PrivateKey
 from countersign.journal.location import JournalUrl, default_key_path
+from countersign.service.enforcement import issuer_of
 from countersign.settings import journal_key_path_from_env, journal_path_from_env, load_key
 from tests.fakes.desk import write_key
 
@@ -26,7 +27,7 @@ PAGE = Path(countersign.__file__).parents[3] / "docs/reference/sdk-settings.md"
 
 def test_three_variables_are_enough() -> None:
     settings = Settings.from_env(ENV | {"XDG_STATE_HOME": "/state"})
-    assert settings.iss == "http://127.0.0.1:8420"
+    assert issuer_of(settings) == "http://127.0.0.1:8420"
     assert settings.journal_path == Path("/state/countersign/support.db")
     assert (settings.allow_dev, settings.allow_http) == (False, False)
 

@@ -51,7 +51,8 @@ from countersign.errors import (
 from countersign.journal import Lease, LocalTxn
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
-from countersign.service.enforcement import FIRE_BY_PASSED, Permit
+from countersign.service.enforcement import FIRE_BY_PASSED, Permit, issuer_of
+from countersign.settings import Settings
 
 _SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _RELOAD_CODES: Final = frozenset(
@@ -142,7 +143,7 @@ class Commit:
             effects=tuple(call.submitted() for call in self._plan.calls),
             claimed=self._claimed,
             attempt_id=None if self._live else self._plan.attempt_id,
-            epoch=self._engine.journal.epochs.reported(self._engine.settings.iss) or None,
+            epoch=self._engine.journal.epochs.reported(issuer_of(self._engine.settings)) or None,
         )
 
     def _take_over(self, view: TransactionView) -> None:
@@ -182,7 +183,7 @@ class Commit:
             if self._until <= self._engine.clock.monotonic():  # otherwise the first poll answers questions
                 await self._answering.answer(self._engine, view)
             # Keep the lease for one poll with all its retries on a broken connection.
-            look_seconds = self._engine.settings.look_seconds
+            look_seconds = _look_seconds(self._engine.settings)
             renew = partial(self._engine.journal.leases.renew, self._lease, at_least=look_seconds)
             seen = await wait_for_review(
                 self._engine, self._plan.txn, self._until, self._answering, renew, self._concerns
@@ -334,3 +335,9 @@ def _states_in_problem(problem: dict[str, Any]) -> list[str]:
     if not isinstance(effects, list) or not all(isinstance(one, dict) for one in effects):
         return []
     return [str(one.get("state")) for one in effects]
+
+
+def _look_seconds(settings: Settings) -> float:
+    """The longest that one poll of a transaction may take: every try of it, and the pause after it."""
+    one = settings.connect_seconds + settings.read_seconds + settings.poll_seconds
+    return (settings.retries + 1) * (one + settings.retry_max_seconds) + settings.poll_seconds

@@ -29,6 +29,7 @@ from countersign.errors import JournalSealed, ReleaseRefused, ServiceRefused, Se
 from countersign.journal import Journal, Lease, Report
 from countersign.journal.queries import COMPENSATE_LANE
 from countersign.runtime import Engine
+from countersign.service.enforcement import issuer_of
 
 _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNREDEEMED
 # not_redeemer, unknown_attempt; any other refusal implies that the service knows the attempt
@@ -214,7 +215,7 @@ _CLOCK_TOLERANCE: Final = 3600.0
 
 async def report_to_restored_service(engine: Engine) -> bool:
     """Report again what a service in a higher epoch may have lost. True if it has everything now."""
-    iss = engine.settings.iss
+    iss = issuer_of(engine.settings)
     text = engine.journal.epochs.reported(iss)
     if not text:
         return True  # nothing was ever redeemed from this journal

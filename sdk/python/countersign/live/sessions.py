@@ -1,12 +1,8 @@
-"""Sessions of live adapters: commit them, recover those of dead processes, and report their errors.
+"""Sessions of live adapters: commit them, hold what recovery found, and report their errors.
 
 Rules for committing: one session after the other; those that can roll a commit back come last. An interrupt (Ctrl-C, a
 signal that raises) is raised after the others have committed: the interrupted adapter reports whether its commit
 landed, and commits once more if not. If it cannot tell even then, the result is `unknown`.
-
-Rules for recovery: a transaction that was not redeemed is undone. For a redeemed one, everything that an adapter has
-committed or prepared can be finished; what was lost with its process is reported separately. Nothing is guessed: if an
-adapter cannot tell, or some landed and some were lost, nothing is decided here.
 
 Rules for errors of an adapter that was given secrets, since a database quotes the values it refuses: an SDK error that
 quotes no argument is reported without its cause; a conflict stays an `IsolationConflict`, without key and versions (a
@@ -17,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -28,14 +24,11 @@ from countersign.errors import (
     IsolationConflict,
     MisuseError,
     NotStageable,
-    RegistrationError,
     Stopped,
     ToolRaised,
     WorldError,
 )
-from countersign.journal import TransactionRecord
 from countersign.journal.sealing import HIDDEN
-from countersign.runtime import Engine
 from countersign.texts import text_of
 
 T = TypeVar("T")
@@ -118,56 +111,6 @@ class AdapterRecovery:
         """Undo every prepared session."""
         for name, (_, session) in self.prepared.items():
             call_adapter(name, session.undo, hidden=name in self.given_secrets)
-
-
-def recover_sessions(engine: Engine, record: TransactionRecord) -> AdapterRecovery:
-    """Ask every adapter of the list in force for that attempt. Sessions of other lists are undone."""
-    attempt_id = record.attempt_id or ""
-    rows = engine.journal.transactions.live(record)
-    adapters = _adapters(engine, {row.tool for row in rows})
-    given_secrets = frozenset(_adapters(engine, {row.tool for row in rows if row.has_secrets}))
-    prepared: dict[str, tuple[LiveAdapter, LiveSession]] = {}
-    landed: dict[str, bool | None] = {}
-    for name, adapter in adapters.items():
-        session = _recovered(engine, adapter, record.txn, attempt_id)
-        if session is None:
-            landed[name] = adapter.landed(attempt_id)
-        else:
-            prepared[name] = adapter, session
-    undo_orphaned_sessions(engine, record.txn, keep=adapters)
-    return AdapterRecovery(prepared, landed, given_secrets)
-
-
-def undo_orphaned_sessions(engine: Engine, txn: str, *, keep: Container[str] = ()) -> None:
-    """Undo sessions and work under that key that were never redeemed."""
-    tools = engine.journal.transactions.live_tools(txn)
-    for name, adapter in _adapters(engine, tools).items():
-        if name not in keep:
-            _recovered(engine, adapter, txn, None)
-
-
-def _recovered(engine: Engine, adapter: LiveAdapter, txn: str, attempt_id: str | None) -> LiveSession | None:
-    """A recovering adapter may finish another transaction's session, and may quote its secrets."""
-    hidden = engine.journal.transactions.unfinished_has_secrets()
-    return call_adapter(adapter.name, functools.partial(adapter.recover, txn, attempt_id), hidden=hidden)
-
-
-def _adapters(engine: Engine, tools: Iterable[str]) -> dict[str, LiveAdapter]:
-    """The adapters of these tools, by name.
-
-    Raises:
-        RegistrationError: a tool is not registered, or is staged now, so its session cannot be checked.
-    """
-    found = {}
-    for name in tools:
-        adapter = engine.registry.require(name, "it ran live in this transaction").adapter
-        if adapter is None:
-            raise RegistrationError(
-                f"tool {name!r} ran live in this transaction and is staged here, so its session cannot be "
-                "checked; declare it live with its former adapter, and the staged tool under another name"
-            )
-        found[adapter.name] = adapter
-    return found
 
 
 log: Final = logging.getLogger("countersign")

@@ -4,6 +4,10 @@ Rules: an effect is journaled before it runs; after `undo` nothing of it remains
 had committed; nothing is reported as undone that could not be undone. No session is open while people decide: the
 commit calls `undo` first. Errors of an adapter that was given secrets are redacted (sessions.py); errors of a tool go
 to its caller. Effects run one at a time (isolation.py); a block of them can be rolled back alone (`savepoint`).
+
+Rules for recovery: a transaction that was not redeemed is undone. For a redeemed one, everything that an adapter has
+committed or prepared can be finished; what was lost with its process is reported separately. Nothing is guessed: if an
+adapter cannot tell, or some landed and some were lost, nothing is decided here.
 """
 
 from __future__ import annotations
@@ -12,16 +16,25 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, TypeVar
 
 from countersign import tracing
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.adapters.reads import READS
-from countersign.errors import JournalError, MisuseError, NotStageable, SavepointLost, SessionLost
+from countersign.errors import (
+    JournalError,
+    MisuseError,
+    NotStageable,
+    RegistrationError,
+    SavepointLost,
+    SessionLost,
+)
+from countersign.journal import TransactionRecord
 from countersign.live.isolation import SessionLock
 from countersign.live.sessions import AdapterCommitError, AdapterCommits, AdapterRecovery, call_adapter
+from countersign.runtime import Engine
 from countersign.texts import text_of
 from countersign.tools.definition import Tool
 from countersign.tools.results import is_awaitable, unfinished_error
@@ -301,3 +314,53 @@ class Block:
             lost_savepoint = SavepointLost(text_of(error) or type(error).__name__)
             self._live._lost = lost_savepoint
             raise lost_savepoint from error
+
+
+def recover_sessions(engine: Engine, record: TransactionRecord) -> AdapterRecovery:
+    """Ask every adapter of the list in force for that attempt. Sessions of other lists are undone."""
+    attempt_id = record.attempt_id or ""
+    rows = engine.journal.transactions.live(record)
+    adapters = _adapters(engine, {row.tool for row in rows})
+    given_secrets = frozenset(_adapters(engine, {row.tool for row in rows if row.has_secrets}))
+    prepared: dict[str, tuple[LiveAdapter, LiveSession]] = {}
+    landed: dict[str, bool | None] = {}
+    for name, adapter in adapters.items():
+        session = _recovered(engine, adapter, record.txn, attempt_id)
+        if session is None:
+            landed[name] = adapter.landed(attempt_id)
+        else:
+            prepared[name] = adapter, session
+    undo_orphaned_sessions(engine, record.txn, keep=adapters)
+    return AdapterRecovery(prepared, landed, given_secrets)
+
+
+def undo_orphaned_sessions(engine: Engine, txn: str, *, keep: Container[str] = ()) -> None:
+    """Undo sessions and work under that key that were never redeemed."""
+    tools = engine.journal.transactions.live_tools(txn)
+    for name, adapter in _adapters(engine, tools).items():
+        if name not in keep:
+            _recovered(engine, adapter, txn, None)
+
+
+def _recovered(engine: Engine, adapter: LiveAdapter, txn: str, attempt_id: str | None) -> LiveSession | None:
+    """A recovering adapter may finish another transaction's session, and may quote its secrets."""
+    hidden = engine.journal.transactions.unfinished_has_secrets()
+    return call_adapter(adapter.name, functools.partial(adapter.recover, txn, attempt_id), hidden=hidden)
+
+
+def _adapters(engine: Engine, tools: Iterable[str]) -> dict[str, LiveAdapter]:
+    """The adapters of these tools, by name.
+
+    Raises:
+        RegistrationError: a tool is not registered, or is staged now, so its session cannot be checked.
+    """
+    found = {}
+    for name in tools:
+        adapter = engine.registry.require(name, "it ran live in this transaction").adapter
+        if adapter is None:
+            raise RegistrationError(
+                f"tool {name!r} ran live in this transaction and is staged here, so its session cannot be "
+                "checked; declare it live with its former adapter, and the staged tool under another name"
+            )
+        found[adapter.name] = adapter
+    return found

@@ -52,10 +52,8 @@ from countersign.journal.verification import find_damage
 from countersign.live.sessions import (
     AdapterCommitError,
     AdapterRecovery,
-    recover_sessions,
-    undo_orphaned_sessions,
 )
-from countersign.live.work import LiveWork
+from countersign.live.work import LiveWork, recover_sessions, undo_orphaned_sessions
 from countersign.runtime import Engine
 
 _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})

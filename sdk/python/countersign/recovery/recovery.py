@@ -49,8 +49,8 @@ from countersign.errors.execution import error_location
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.states import OPEN_TXN
 from countersign.journal.verification import find_damage
-from countersign.live.sessions import has_no_arguments, undo_orphaned_sessions
-from countersign.live.work import LiveWork
+from countersign.live.sessions import has_no_arguments
+from countersign.live.work import LiveWork, undo_orphaned_sessions
 from countersign.recovery.prior_run import settle_live_only
 from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine, Runtime, default_runtime

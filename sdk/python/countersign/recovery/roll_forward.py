@@ -39,8 +39,8 @@ from countersign.journal import (
 )
 from countersign.journal.queries import LIVE_LANE
 from countersign.journal.states import IN_DOUBT
-from countersign.live.sessions import AdapterRecovery, recover_sessions, undo_orphaned_sessions
-from countersign.live.work import LiveWork
+from countersign.live.sessions import AdapterRecovery
+from countersign.live.work import LiveWork, recover_sessions, undo_orphaned_sessions
 from countersign.recovery.prior_run import load_prior_run
 from countersign.runtime import Engine
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from countersign.clock import Clock, ServerTime
+from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.contract.errors import VerificationError
 from countersign.contract.keys import KeySet, PrivateKey
@@ -35,6 +35,27 @@ _UNPINNED: Final = (
     "`policy-service issuer-keys` on the service's host; if they differ after a rotation, pin the new keys; if not, "
     "something else than the service answers."
 )
+
+
+def issuer_of(settings: Settings) -> str:
+    """The issuer that every release and receipt must name."""
+    return settings.issuer or settings.url.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTime:
+    """The service's time, extrapolated by our monotonic clock, never too early.
+
+    The receipt was signed some time after we requested it, and its `iat` is truncated to whole seconds. Counting
+    from the request, plus one second, can only make us stop early. This machine's wall clock is not used.
+    """
+
+    iat: int
+    asked_at: float  # monotonic
+
+    def latest(self, clock: Clock) -> float:
+        """The latest time that the service's clock can show now."""
+        return self.iat + 1 + (clock.monotonic() - self.asked_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +152,10 @@ class Enforcer:
             return verify_transaction(
                 tokens,
                 effects,
-                iss=self._settings.iss,
+                iss=issuer_of(self._settings),
                 aud=self._settings.agent,
                 keys=keys,
-                epoch_at_least=self._journal.epochs.highest(self._settings.iss),
+                epoch_at_least=self._journal.epochs.highest(issuer_of(self._settings)),
                 now=int(self._clock.wall()),
                 my_key_jkt=self._jkt,
                 allow_dev=self._settings.allow_dev,
@@ -155,12 +176,12 @@ class Enforcer:
             return verify_release(
                 token,
                 Expectation(
-                    iss=self._settings.iss,
+                    iss=issuer_of(self._settings),
                     aud=self._settings.agent,
                     keys=keys,
                     effect=effect,
                     txn_digest=txn_digest,
-                    epoch_at_least=self._journal.epochs.highest(self._settings.iss),
+                    epoch_at_least=self._journal.epochs.highest(issuer_of(self._settings)),
                     now=int(self._clock.wall()),
                     my_key_jkt=self._jkt,
                     allow_dev=self._settings.allow_dev,
@@ -196,7 +217,7 @@ class Enforcer:
         def verify(keys: KeySet) -> ReceiptClaims:
             return verify_receipt(
                 receipt,
-                iss=self._settings.iss,
+                iss=issuer_of(self._settings),
                 aud=self._settings.agent,
                 agent=self._settings.agent,
                 keys=keys,
@@ -205,14 +226,14 @@ class Enforcer:
                 attempt=attempt_id,
                 effects=expected,
                 now=int(self._clock.wall()),
-                epoch_at_least=self._journal.epochs.highest(self._settings.iss),
+                epoch_at_least=self._journal.epochs.highest(issuer_of(self._settings)),
                 my_key_jkt=self._jkt,
                 kind=kind,
             )
 
         claims = await self._verified(service, effects[0].txn, verify)
         self._journal.receipts.keep(attempt_id, claims.txn, receipt)
-        self._journal.epochs.observe(self._settings.iss, claims.epoch)
+        self._journal.epochs.observe(issuer_of(self._settings), claims.epoch)
         return Permit(
             attempt_id=attempt_id,
             effect_ids=frozenset(effect.effect_id for effect in effects),

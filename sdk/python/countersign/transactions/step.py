@@ -29,8 +29,7 @@ from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, 
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow
 from countersign.live.calls import ALL_LOST, LiveCallRequest, LiveEffectRun, require_released
 from countersign.live.isolation import Serialize, lock_resources
-from countersign.live.sessions import undo_orphaned_sessions
-from countersign.live.work import LiveWork
+from countersign.live.work import LiveWork, undo_orphaned_sessions
 from countersign.recovery.roll_forward import journaled_results
 from countersign.runtime import Engine
 from countersign.texts import text_of

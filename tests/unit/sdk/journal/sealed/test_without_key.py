@@ -19,8 +19,8 @@ from countersign.journal import EffectOutcome, Journal, RemoteOutcome, Report, S
 from countersign.journal.export import describe_transaction
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
-from countersign.live.sessions import AdapterCommitError, AdapterRecovery, recover_sessions
-from countersign.live.work import LiveWork
+from countersign.live.sessions import AdapterCommitError, AdapterRecovery
+from countersign.live.work import LiveWork, recover_sessions
 from countersign.llm.usage import Usage
 from countersign.simulation.recording import RecordedCall
 from countersign.simulation.replay_report import ReplayCall, ReplayedCall
