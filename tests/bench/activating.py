@@ -14,9 +14,8 @@ from pathlib import Path
 
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.subprocess_loader import BundleLoader
-from policy_service.pdp.engine import decide
-from tests.bench.deciding import PAYMENT, generated, question_about
-from tests.bench.measuring import P50, TIME, Case, Group, Row, Sample, cpu_case
+from tests.bench.deciding import PAYMENT, decide_case, generated
+from tests.bench.measuring import P50, TIME, Case, Group, Row, Sample
 
 OTHERS = {"D2a": 100, "D2b": 1_000, "D2c": 9_980}
 _OF_THE_TOOL, _TICK_S, _IDLE_S = 20, 0.001, 1.0
@@ -74,25 +73,23 @@ def _idle(seconds: float) -> Sample:
     return {TIME: asyncio.run(_late(lambda: time.sleep(_IDLE_S)))[-1] * 1e6}
 
 
-def _decide(name: str, bundle: Bundle) -> Case:
-    question = question_about(name, bundle, "pay", PAYMENT)
-    return cpu_case(name, lambda: decide(bundle.rules, question))
-
-
 @contextmanager
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     """The bundles that are asked for: the largest takes half a minute to load, once."""
     found: list[Case] = []
     if any(name.startswith("decide,") for name in wanted):
-        found.append(_decide("decide, no others", generated(folder / "none", 1, _OF_THE_TOOL)))
+        found.append(
+            decide_case("decide, no others", generated(folder / "none", 1, _OF_THE_TOOL), "pay", PAYMENT)
+        )
     for count in OTHERS.values():
         if (name := f"decide, {count:,} others") in wanted:
             policies = count + _OF_THE_TOOL
-            found.append(_decide(name, generated(folder / str(count), policies // _OF_THE_TOOL, policies)))
+            bundle = generated(folder / str(count), policies // _OF_THE_TOOL, policies)
+            found.append(decide_case(name, bundle, "pay", PAYMENT))
     if any("activate" in name for name in wanted):
         bundle = generated(folder / "activate", 50)
         found += [
-            _decide("one decision of 1,000", bundle),
+            decide_case("one decision of 1,000", bundle, "pay", PAYMENT),
             *_activating(bundle),
             Case("activate nothing", _idle),
         ]

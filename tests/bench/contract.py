@@ -12,7 +12,6 @@ import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from countersign.contract import (
-    DecisionClaims,
     Expectation,
     KeySet,
     PublicKey,
@@ -39,18 +38,14 @@ ROWS = (
         "Ed25519 verify", TIME, "\N{LESS-THAN OR EQUAL TO} 1.2"),
     Row("V2n", "the same \N{DIVISION SIGN} one Ed25519 verify of PyNaCl", "verify release, PyNaCl",
         "Ed25519 verify, PyNaCl", TIME),
-    Row("V1x", "verify a release that names 20 votes \N{DIVISION SIGN} one Ed25519 verify of cryptography",
-        "verify release, 20 votes", "Ed25519 verify, 20 votes", TIME),
     Row("C1", "canonicalise and name 1 KB \N{DIVISION SIGN} rfc8785 and SHA-256", "name 1 KB", "rfc8785, SHA-256",
         TIME, "\N{LESS-THAN OR EQUAL TO} 0.15"),
 )  # fmt: skip
 
 
-def _verifying(name: str, decision: DecisionClaims, primitive: Primitive) -> list[Case]:
-    """The release of one decision, verified by every step, and its signature alone."""
-    token = world.signed(
-        canonicalize(world.header(TYP_RELEASE)), canonicalize(world.release(decision=decision))
-    )
+def _verifying(name: str, primitive: Primitive) -> list[Case]:
+    """A release, verified by every step, and its signature alone."""
+    token = world.signed(canonicalize(world.header(TYP_RELEASE)), canonicalize(world.release()))
     keys = KeySet(PublicKey(None, key.raw, primitive=primitive) for key in world.KEYS)
     expected = Expectation(
         iss=world.ISS, aud=world.AGENT, keys=keys, effect=world.REFUND, txn_digest=world.TXN_DIGEST,
@@ -73,14 +68,12 @@ def _verifying(name: str, decision: DecisionClaims, primitive: Primitive) -> lis
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     """Releases of the vectors' world, and arguments of one kilobyte without floats."""
     del folder, wanted
-    many = world.DECISION._replace(votes=tuple(f"vote-{number:02}" for number in range(20)))
     if not 900 < len(canonicalize(ARGS)) < 1_150 or canonicalize(ARGS) != rfc8785.dumps(ARGS):
         raise BenchError(f"the arguments have {len(canonicalize(ARGS))} bytes, or other ones than rfc8785's")
     fast = ed25519.libsodium()
     yield [
-        *_verifying("", world.DECISION, ed25519.openssl),
-        *_verifying(", 20 votes", many, ed25519.openssl),
-        *(_verifying(", PyNaCl", world.DECISION, fast) if fast else ()),
+        *_verifying("", ed25519.openssl),
+        *(_verifying(", PyNaCl", fast) if fast else ()),
         cpu_case("name 1 KB", lambda: args_digest(args=ARGS)),
         cpu_case("rfc8785, SHA-256", lambda: hashlib.sha256(rfc8785.dumps(ARGS)).hexdigest(), reference=True),
     ]

@@ -1,7 +1,6 @@
 """D1: one decision of the policy engine, facts at hand, against one JSON round trip of the same arguments.
 
-Three bundles: the shipped support desk; 1,000 policies over 50 tools, of which 20 speak of the tool that is asked
-about; and 1,000 policies that all speak of it, which is bad practice and will happen.
+The bundle is the shipped support desk. `activating.py` asks the same of generated bundles.
 """
 
 from __future__ import annotations
@@ -26,15 +25,17 @@ NOW = datetime(2026, 11, 21, 22, 0, tzinfo=UTC)
 AGENT = AgentPrincipal("desk", roles=frozenset({"support-agent"}))
 MAIL = {"customer": "cus_1001", "to": "ada@example.com", "subject": "Your order", "body": "shipped " * 90}
 PAYMENT = {"account": "a1", "amount": 100, "currency": "EUR"}
-TOOLS, POLICIES = 50, 1_000
+POLICIES = 1_000
 
 ROWS = (
-    Row("D1", "a decision, support desk \N{DIVISION SIGN} json round trip", "decide, support desk", "json, mail", TIME),
-    Row("D1k", "a decision, 1,000 policies, 20 of the tool \N{DIVISION SIGN} json round trip",
-        "decide, 20 of 1,000", "json, mail", TIME),
-    Row("D1w", "a decision, 1,000 policies, all of the tool \N{DIVISION SIGN} json round trip",
-        "decide, 1,000 of 1,000", "json, mail", TIME),
-)  # fmt: skip
+    Row(
+        "D1",
+        "a decision, support desk \N{DIVISION SIGN} json round trip",
+        "decide, support desk",
+        "json, mail",
+        TIME,
+    ),
+)
 
 
 def generated(folder: Path, tools: int, policies: int = POLICIES) -> Bundle:
@@ -70,19 +71,18 @@ def question_about(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -
     return question
 
 
-def _case(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Case:
+def decide_case(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Case:
+    """One decision of this bundle."""
     question = question_about(name, bundle, tool, args)
-    return cpu_case(f"decide, {name}", lambda: decide(bundle.rules, question))
+    return cpu_case(name, lambda: decide(bundle.rules, question))
 
 
 @contextmanager
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
-    """The bundles, loaded, and a question each lets through."""
-    del wanted
+    """The bundle, loaded, and a question it lets through."""
+    del folder, wanted
     yield [
-        _case("support desk", load_bundle(SUPPORT_DESK), "send_mail", MAIL),
-        _case("20 of 1,000", generated(folder / "spread", TOOLS), "pay", PAYMENT),
-        _case("1,000 of 1,000", generated(folder / "narrow", 1), "pay", PAYMENT),
+        decide_case("decide, support desk", load_bundle(SUPPORT_DESK), "send_mail", MAIL),
         cpu_case("json, mail", lambda: json.loads(json.dumps(MAIL)), reference=True),
     ]
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import uvicorn
@@ -30,20 +29,12 @@ class Transaction(BaseModel):
 
 
 app = FastAPI()
-WAIT_S = 280
 
 
 @app.post("/v1/transactions", status_code=201)
 async def echo(body: Transaction) -> Transaction:
     """Answer what was sent."""
     return body
-
-
-@app.get("/v1/transactions/{txn}")
-async def wait(txn: str) -> dict[str, str]:
-    """Hold a connection open, as a look that waits for people is held, and do nothing meanwhile."""
-    await asyncio.sleep(WAIT_S)
-    return {"txn": txn}
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from urllib.parse import quote
@@ -26,6 +27,8 @@ SIZES = {"small": 100_000, "large": 1_000_000}
 SHRINK = int(os.environ.get("COUNTERSIGN_BENCH_SHRINK", "1"))  # for a try: everything so many times smaller
 FIRST = 1_200  # a queue counts the first 1,000 questions
 AROUND = 100  # rows on both sides of the middle; a page has 50
+NAME, SHORT = "printf('%064x', n)", "printf('%026d', n)"
+IDS = {"txn": NAME, "effect_id": NAME}
 PERSON = "bench-person"
 MOST = "\N{LESS-THAN OR EQUAL TO} "
 PAGES = ("queue", "reviews", "reviews, middle", "tasks", "tasks, middle", "log", "log, middle")
@@ -57,28 +60,32 @@ ROWS = (
 
 def _multiply(database: Path, count: int) -> None:
     """Copies of the one review, and of the rows that belong to it."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as db:
-        db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA cache_size=-200000")
-        db.execute("BEGIN")
-        name, short = "printf('%064x', n)", "printf('%026d', n)"
-        ids = {"txn": name, "effect_id": name}
-        few = f"n <= {FIRST} OR abs(n - {count // 2}) <= {AROUND}"
-        copy_rows(db, "reviews", count, "1", {**ids, "review_id": f"'rev_' || {short}"})
-        copy_rows(db, "transactions", count, few, {"txn": name, "run_key": f"'grown-' || {short}"})
-        copy_rows(db, "effects", count, few, {**ids, "call_key": name, "decision_id": f"'dec_' || {short}"})
-        copy_rows(db, "decisions", count, few, {"effect_id": name, "decision_id": f"'dec_' || {short}"})
+    with growing(database) as db:
+        copy_reviews(db, count, f"n <= {FIRST} OR abs(n - {count // 2}) <= {AROUND}")
         db.execute(
             "INSERT INTO tasks (task_id, kind, state, txn, effect_id, rev, text, opened_at) SELECT 'tsk_first', "
             "'unknown', 'open', txn, effect_id, rev, 'it may have happened', opened_at FROM reviews LIMIT 1"
         )
-        copy_rows(db, "tasks", count, "1", {**ids, "task_id": f"'tsk_' || {short}"})
+        copy_rows(db, "tasks", count, "1", {**IDS, "task_id": f"'tsk_' || {SHORT}"})
         newest = db.execute("SELECT max(idx) FROM audit").fetchone()[0]
-        guard = "SELECT sql FROM sqlite_master WHERE name = 'audit_written_without_index'"
-        (trigger,) = db.execute(guard).fetchone()
-        # it is put back below: rows come with their index here
-        db.execute("DROP TRIGGER audit_written_without_index")
-        copy_rows(db, "audit", count, "1", {**ids, "audit_id": f"'aud_' || {short}", "idx": f"{newest} + n"})
-        db.execute(trigger)
+        copy_rows(db, "audit", count, "1", {**IDS, "audit_id": f"'aud_' || {SHORT}", "idx": f"{newest} + n"})
+
+
+def copy_reviews(db: sqlite3.Connection, count: int, few: str) -> None:
+    """So many copies of the one review, and those `few` of the rows that belong to it."""
+    copy_rows(db, "reviews", count, "1", {**IDS, "review_id": f"'rev_' || {SHORT}"})
+    copy_rows(db, "transactions", count, few, {"txn": NAME, "run_key": f"'grown-' || {SHORT}"})
+    copy_rows(db, "effects", count, few, {**IDS, "call_key": NAME, "decision_id": f"'dec_' || {SHORT}"})
+    copy_rows(db, "decisions", count, few, {"effect_id": NAME, "decision_id": f"'dec_' || {SHORT}"})
+
+
+@contextmanager
+def growing(database: Path) -> Iterator[sqlite3.Connection]:
+    """One fast transaction over the rows of a stopped service."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as db:
+        db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA cache_size=-200000")
+        db.execute("BEGIN")
+        yield db
         db.execute("COMMIT")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -153,24 +160,26 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
         made: list[Case] = []
         for size, rows in SIZES.items():
             data, count = folder / f"growing-{size}", rows // SHRINK
-            prepare(data)
-            _multiply(data / "countersign.db", count)
-            grown, _ = running.enter_context(service(data))
-            reader = running.enter_context(Reader(grown.url))
-            reader.sign_in(grown.sign_in_link(PERSON))
+            grow = partial(_multiply, count=count)
+            grown, cookie = running.enter_context(grown_service(data, grow, PERSON))
             paths = _paths(data / "countersign.db", count)
             made += [
-                page_case(f"{page}: {size}", grown, paths[page], reader.cookie, HOLDS[page.partition(",")[0]])
+                page_case(f"{page}: {size}", grown, paths[page], cookie, HOLDS[page.partition(",")[0]])
                 for page in PAGES
             ]
         yield [case for case in made if case.name in wanted]
 
 
-def prepare(data: Path) -> None:
-    """A service that has been asked once about a refund, and was stopped again."""
+@contextmanager
+def grown_service(data: Path, grow: Callable[[Path], None], person: str) -> Iterator[tuple[Measured, str]]:
+    """A service that was asked once about a refund, with the rows that were grown from it; a person's cookie."""
     with service(data) as (first, signer):
         drive(first.port, signer.reviews(1), 1, holding=b'"state":"review"')
         wait_for_index(data / "countersign.db")
+    grow(data / "countersign.db")
+    with service(data) as (grown, _), Reader(grown.url) as reader:
+        reader.sign_in(grown.sign_in_link(person))
+        yield grown, reader.cookie
 
 
 def wait_for_index(database: Path) -> None:

@@ -6,14 +6,22 @@ with another state. The person who looks is asked about every open one, so that 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from tests.bench.growing import MOST, SHRINK, Reader, copy_rows, page_case, prepare
+from tests.bench.growing import (
+    MOST,
+    SHORT,
+    SHRINK,
+    copy_reviews,
+    copy_rows,
+    growing,
+    grown_service,
+    page_case,
+)
 from tests.bench.measuring import P50, Case, Group, Row, Sample
-from tests.bench.servers import service
 
 SIZES = {"short": (100, 10), "long": (100_000, 1_000)}  # decided, open
 PERSON = "maya"  # of finance, which the shipped bundle asks about refunds
@@ -34,27 +42,15 @@ ROWS = (
 
 def _grow(database: Path, decided: int, waiting: int) -> None:
     """Open copies by their number from 1; decided ones above them."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as db:
-        db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA cache_size=-200000")
-        db.execute("BEGIN")
-        name, short, total = "printf('%064x', n)", "printf('%026d', n)", decided + waiting
+    with growing(database) as db:
+        total = decided + waiting
         # Every open one, and of the decided ones those a page shows: the newest.
-        ids = {"txn": name, "effect_id": name}
-        few = f"n <= {waiting} OR n > {total - 200}"
-        for table, changed in {
-            "transactions": {"txn": name, "run_key": f"'grown-' || {short}"},
-            "effects": {**ids, "call_key": name, "decision_id": f"'dec_' || {short}"},
-            "decisions": {"effect_id": name, "decision_id": f"'dec_' || {short}"},
-        }.items():
-            copy_rows(db, table, total, few, changed)
-        copy_rows(db, "review_groups", waiting, "1", {"review_id": f"'rev_' || {short}"})
-        copy_rows(db, "reviews", total, "1", {**ids, "review_id": f"'rev_' || {short}"})
+        copy_reviews(db, total, f"n <= {waiting} OR n > {total - 200}")
+        copy_rows(db, "review_groups", waiting, "1", {"review_id": f"'rev_' || {SHORT}"})
         db.execute(
             "UPDATE reviews SET state = 'denied', settled_at = opened_at "
             f"WHERE review_id > printf('rev_%026d', {waiting}) AND review_id < 'rev_1'"
         )
-        db.execute("COMMIT")
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager
@@ -65,13 +61,10 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
         for size, (decided, waiting) in SIZES.items():
             data = folder / f"queueing-{size}"
             shrink = SHRINK if size == "long" else 1
-            prepare(data)
-            _grow(data / "countersign.db", decided // shrink, waiting // shrink)
-            grown, _ = running.enter_context(service(data))
-            reader = running.enter_context(Reader(grown.url))
-            reader.sign_in(grown.sign_in_link(PERSON))
+            grow = partial(_grow, decided=decided // shrink, waiting=waiting // shrink)
+            grown, cookie = running.enter_context(grown_service(data, grow, PERSON))
             made += [
-                page_case(f"{page}: {size}", grown, path, reader.cookie, b"data-review=")
+                page_case(f"{page}: {size}", grown, path, cookie, b"data-review=")
                 for page, path in PAGES.items()
             ]
         yield [case for case in made if case.name in wanted]

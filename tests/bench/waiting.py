@@ -17,9 +17,9 @@ from pathlib import Path
 import uvloop
 
 from countersign.contract import txn_id
-from tests.bench.load import HOST, cpu_seconds, drive, request, resident_bytes
+from tests.bench.load import HOST, cpu_seconds, drive, resident_bytes
 from tests.bench.measuring import BYTES, BenchError, Case, Group, Row, Sample
-from tests.bench.servers import AGENT, PATH, Signer, echo, service
+from tests.bench.servers import AGENT, Signer, echo, service
 from tests.bench.submitting import RECEIPT
 
 WAITERS = 10_000
@@ -27,7 +27,6 @@ OTHER_FILES = 600  # what a process has open besides the waits, with a reserve
 WAIT_S = 280
 AT_ONCE = 200  # signed and sent together: no proof is old when it arrives
 _PATIENCE_S = 150
-PROOF_BYTES = 700
 MIB = 1 << 20
 MOST = "\N{LESS-THAN OR EQUAL TO} "
 
@@ -37,16 +36,9 @@ def _per_hundred(one: Mapping[str, Sample]) -> float:
     return waits[BYTES] / waits["waiters"] * WAITERS / (100 * MIB)
 
 
-def _per_echo(one: Mapping[str, Sample]) -> float:
-    waits, echo_waits = one["waits"], one["echo waits"]
-    return (waits[BYTES] / waits["waiters"]) / (echo_waits[BYTES] / echo_waits["waiters"])
-
-
 ROWS = (
     Row("M1", "memory of the service after one spend \N{DIVISION SIGN} of the echo", "idle", "idle echo", BYTES,
         MOST + "2.2"),
-    Row("M2e", "memory a long poll adds \N{DIVISION SIGN} one of the echo's, which only sleeps", "waits", "echo waits",
-        BYTES, "", of=_per_echo),
     Row("M2", "memory that 10,000 long polls add \N{DIVISION SIGN} 100 MiB", "waits", "waits", BYTES, MOST + "1",
         of=_per_hundred),
 )  # fmt: skip
@@ -132,19 +124,10 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
             txn = _in_review(signer, running.port)
             return _grown(running.pid, running.port, lambda count: signer.looks(count, txn, WAIT_S))
 
-        def hold_echo(seconds: float) -> Sample:
-            del seconds
-            # as long as one of ours: a proof is most of a question
-            question = request(
-                "GET", f"{PATH}/{'0' * 64}", echo_port, {"Agent-Proof": "x" * PROOF_BYTES}, b""
-            )
-            return _grown(echo_pid, echo_port, lambda count: [question] * count)
-
         made = [
             Case("idle", lambda _: {BYTES: float(idle)}, once=True),
             Case("idle echo", lambda _: {BYTES: float(idle_echo)}, once=True, reference=True),
             Case("waits", hold, once=True),
-            Case("echo waits", hold_echo, once=True, reference=True),
         ]
         yield [case for case in made if case.name in wanted]
 
