@@ -14,6 +14,12 @@ ENGINES = ["sqlite", "postgresql"]
 SQLITE_IN_SHORT = ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
 
 
+@pytest.fixture(name="engine", params=SQLITE_IN_SHORT)
+def each_engine(request: pytest.FixtureRequest) -> str:
+    """For a module of which every test is on both, unless the test is about one of them."""
+    return str(request.param)
+
+
 @contextmanager
 def database_on(request: pytest.FixtureRequest, engine: str) -> Iterator[dict[str, str]]:
     """The settings of a fresh database with the service's tables: none for the file that a data folder has anyway."""

@@ -20,10 +20,10 @@ from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.effects import activate as workflow_activate
 from policy_service.workflow.effects.activate import activate
 from policy_service.workflow.effects.evaluation import gather_facts
+from tests.fakes.patience import until
 from tests.fakes.payments import Payments, gate, plain_forbid
 from tests.fakes.world import Agent, running
 from tests.integration.service.effects import pay
-from tests.integration.service.patience import until
 from tests.integration.service.together.bank import Bank
 
 _DECISIONS = table(DecisionRow)

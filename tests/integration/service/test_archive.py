@@ -33,21 +33,16 @@ from tests.fakes.payments import ANYBODY, gate
 from tests.fakes.vault import REASON, Vault, at, serving
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import mail, pay
-from tests.integration.service.engines import SQLITE_IN_SHORT
+from tests.integration.service.engines import each_engine
 from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.stepping_up import Holder, review_of
 from tests.integration.service.test_restored import evidence
 from tests.integration.service.together.bank import Bank, refusal, sizes
 from tests.integration.service.together.test_outcomes import undone
 
+__all__ = ["each_engine"]  # rows are collected and deleted by the same statements; triggers differ
+
 DAYS = 30
-
-
-@pytest.fixture(params=SQLITE_IN_SHORT)
-def engine(request: pytest.FixtureRequest) -> str:
-    """Rows are collected and deleted by the same statements; triggers differ."""
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture

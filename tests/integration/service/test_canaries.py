@@ -30,9 +30,9 @@ from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET
 from policy_service.tokens.signer import Signer
 from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
+from tests.fakes.patience import until
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, Visitor, World, running
-from tests.integration.service.patience import until
 from tests.integration.service.test_recorded_calls import TRANSFER
 
 PIN, CARD = "canary-pin-5d1c9a", "canary-card-77e0b2"

@@ -19,20 +19,15 @@ from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, Payments
 from tests.fakes.world import Agent, Clock, Visitor, World
 from tests.integration.service.effects import call, mail, pay, ship
-from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
+from tests.integration.service.engines import ENGINES, each_engine
 from tests.integration.service.metered import ASKS, CALLS, CAP, CAPS, METERS, counted_pay, held, metered
 from tests.integration.service.test_context_panel import page_of, panel_of
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_outcomes import undone
 
+__all__ = ["each_engine"]  # a budget is kept on each engine in its own way
+
 _run_keys = (f"run-{n}" for n in itertools.count())
-
-
-@pytest.fixture(params=SQLITE_IN_SHORT)
-def engine(request: pytest.FixtureRequest) -> str:
-    """A budget is kept on each engine in its own way."""
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture

@@ -30,13 +30,13 @@ from policy_service.pap.problems import HeadError
 from policy_service.workflow.active_commit import refresh_bundle
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.pages import holds, words
+from tests.fakes.patience import until
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, Payments, plain_forbid
 from tests.fakes.repository import Key, Repository
 from tests.fakes.vault import at
 from tests.fakes.world import World, running
 from tests.integration.service.effects import call, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
-from tests.integration.service.patience import until
 from tests.integration.service.together.bank import refusal
 
 

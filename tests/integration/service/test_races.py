@@ -14,19 +14,14 @@ from policy_service.workflow.expiry import sweep
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay
-from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
+from tests.integration.service.engines import ENGINES, each_engine
+
+__all__ = ["each_engine"]  # races are decided on each engine in its own way
 
 CONTENDERS = 8
 
 
 ROUNDS = range(2)
-
-
-@pytest.fixture(params=SQLITE_IN_SHORT)
-def engine(request: pytest.FixtureRequest) -> str:
-    """Races are decided on each engine in its own way."""
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture

@@ -27,12 +27,12 @@ from policy_service.storage.tables import RedemptionRow
 from policy_service.tokens.epoch import read_mark
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.operated import Operated, environment
+from tests.fakes.patience import until
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import events, served
 from tests.fakes.vault import at
 from tests.fakes.world import URL, Agent, Clock, World
 from tests.integration.service.effects import pay
-from tests.integration.service.patience import until
 
 LEASE_S = 2
 

@@ -20,12 +20,12 @@ from policy_service.channels.http.api import RateLimits
 from policy_service.channels.http.connections import MAX_HEAD_BYTES, BoundedConnection
 from policy_service.errors import QuotaError
 from policy_service.settings import load_settings
+from tests.fakes.patience import until
 from tests.fakes.payments import ANYBODY, gate
 from tests.fakes.streaming import served
 from tests.fakes.world import Agent, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
-from tests.integration.service.patience import until
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_plans import plans
 

@@ -21,12 +21,14 @@ from policy_service.storage.system_tables import LeaseRow, OutboxRow, WebhookRow
 from policy_service.tokens.keys import make_webhook_key
 from policy_service.workflow import webhooks
 from tests.fakes.log_check import faults_of_log
+from tests.fakes.patience import until
 from tests.fakes.payments import Payments
 from tests.fakes.receivers import Got, Receiver, verify
 from tests.fakes.world import URL, Clock, World, running
 from tests.integration.service.effects import pay
-from tests.integration.service.engines import SQLITE_IN_SHORT
-from tests.integration.service.patience import until
+from tests.integration.service.engines import each_engine
+
+__all__ = ["each_engine"]
 
 
 @dataclass
@@ -55,12 +57,6 @@ class Post:
                 await status_becomes(world, lambda _: True, hook["name"])
             yield world
             assert await world.service.db.read(faults_of_log) == []
-
-
-@pytest.fixture(params=SQLITE_IN_SHORT)
-def engine(request: pytest.FixtureRequest) -> str:
-    """Both, unless a test is about one of them."""
-    return str(request.param)
 
 
 @pytest.fixture

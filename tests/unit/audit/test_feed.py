@@ -1,7 +1,7 @@
 """The feed: waiting readers get events in order, miss none, and cost nothing while they wait."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from policy_service.audit.feed import PEOPLE, Event, Feed, transaction_topic
 from policy_service.audit.log import Sequencer, append
 from policy_service.storage.database import Database
+from tests.fakes.patience import until
 from tests.unit.storage.databases import BOTH
 
 MINE = transaction_topic("mine")
@@ -21,12 +22,6 @@ async def happen(db: Database, *kinds: str, txn: str | None = None) -> None:
         await db.write(lambda tx, kind=kind, body=body: append(tx, kind, actor="s", txn=txn, body=body))
     if db.dialect == "postgresql":
         await Sequencer(db, holder="a").number()
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not happened():  # noqa: ASYNC110  the thing under test sets no event
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The epoch mark follows the audit log, and a database that lacks something does not start."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from policy_service.errors import StartError
 from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.storage.database import Database
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
+from tests.fakes.patience import until
 
 
 async def log_lines(db: Database, count: int) -> None:
@@ -56,12 +57,6 @@ def test_a_database_of_another_epoch_does_not_start(store: Database, tmp_path: P
     store.write_sync(lambda tx: tx.conn.execute(later).rowcount)
     with pytest.raises(StartError):
         reconcile_epoch(store, tmp_path)
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not happened():  # noqa: ASYNC110  nothing sets an event
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -25,11 +25,11 @@ from policy_service.storage.system_tables import LeaseRow, OutboxRow
 from policy_service.storage.unit_of_work import enqueue
 from policy_service.tokens.keys import rotate_keys
 from tests.fakes.pages import holds
+from tests.fakes.patience import until
 from tests.fakes.payments import Payments
 from tests.fakes.world import Clock, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
-from tests.integration.service.patience import until
 from tests.integration.service.together.bank import Bank
 
 
