@@ -86,7 +86,6 @@ agent_app.add_typer(key_app, name="key")
 key_app.command("revoke", context_settings=freeze_and_revoke.KEY_IDS)(freeze_and_revoke.revoke_key)
 agent_app.command("list")(people.agents)
 app.command("people")(people.people)
-app.command("settings")(show_settings.show_settings)
 add_author_verbs(app)
 app.command("verify-review")(verify_review.verify_review)
 app.command("backup")(backup.backup)
@@ -319,6 +318,9 @@ def signin(
             settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)}
         )
         print_result(link, as_json, link["url"])
+
+
+app.command("settings")(show_settings.show_settings)
 
 
 @agent_app.command("enroll")

@@ -232,8 +232,8 @@ def _captured_signals() -> Iterator[_Signals]:
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
-    for number in reversed(received.numbers):
-        signal.raise_signal(number)
+    for captured in reversed(received.numbers):
+        signal.raise_signal(captured)
 
 
 @contextlib.contextmanager
