@@ -39,7 +39,6 @@ from policy_service.channels.admin.workers import require_database_server, run_w
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import Route
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.metrics import share_with_workers
 from policy_service.pap.bundle import build_bundle
@@ -48,6 +47,7 @@ from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.keys import make_keys, read_keys
 from policy_service.tokens.secret_files import create_secret
+from policy_service.workflow.revocation.restore import reconcile_epoch
 from policy_service.workflow.slack.admin import CheckResult
 
 if TYPE_CHECKING:
