@@ -55,7 +55,7 @@ from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator, Nonces
 from policy_service.identity.sessions import Sessions
 from policy_service.jobs.delivery import WebhookSender, send_outbox
-from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
+from policy_service.jobs.epoch_mark import EpochMarkWriter
 from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.logs import log_loop_exception, set_up_logs
@@ -71,6 +71,7 @@ from policy_service.workflow.effects.activate import activate, reevaluate_open_e
 from policy_service.workflow.expiry import sweep
 from policy_service.workflow.expiry.archive import Archiver
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
+from policy_service.workflow.revocation.restore import reconcile_epoch
 from policy_service.workflow.shadow import comparison
 
 if TYPE_CHECKING:

@@ -11,18 +11,20 @@ import contextlib
 import gc
 import getpass
 import json
-from collections.abc import Coroutine, Iterator
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
 from policy_service.channels.admin import (
     backup,
     freeze_and_revoke,
     people,
+    show_settings,
     signing_keys,
     slack,
     verify_review,
@@ -32,18 +34,20 @@ from policy_service.channels.admin.output import AsJson, print_result, report_er
 from policy_service.channels.admin.policy_cli import add_author_verbs
 from policy_service.channels.admin.policy_cli.bundles import configured_bundle_files
 from policy_service.channels.admin.socket import embedded_lock, open_database, run_admin_command
+from policy_service.channels.admin.worker_channel import WorkerChannel
+from policy_service.channels.admin.workers import require_database_server, run_workers
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import Route
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
+from policy_service.metrics import share_with_workers
 from policy_service.pap.bundle import build_bundle
 from policy_service.settings import Settings, load_settings
-from policy_service.settings_parsing import ENV_PREFIX, without_password
 from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
-from policy_service.tokens.keys import make_keys
+from policy_service.tokens.keys import make_keys, read_keys
 from policy_service.tokens.secret_files import create_secret
+from policy_service.workflow.revocation.restore import reconcile_epoch
 from policy_service.workflow.slack.admin import CheckResult
 
 if TYPE_CHECKING:
@@ -87,7 +91,7 @@ app.command("verify-review")(verify_review.verify_review)
 app.command("backup")(backup.backup)
 app.command("restored")(backup.restored)
 
-_OWN_LOGS = frozenset({"serve", "dev"})
+_OWN_LOGS = frozenset({"serve", "serve-worker", "dev"})
 
 
 @app.callback()
@@ -160,22 +164,51 @@ def _create_data(settings: Settings) -> tuple[list[str], Mark]:
 
 
 @app.command()
-def serve() -> None:
+def serve(
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=64, help="Processes that serve; several need PostgreSQL. Default: COUNTERSIGN_WORKERS."
+        ),
+    ] = None,
+) -> None:
     """Run the service until it is interrupted."""
+    with report_errors():
+        settings = load_settings()
+        count = workers or settings.workers
+        require_database_server(settings, count)
+        _set_up_logging()
+        if count == 1:
+            _serve(settings, lambda: _print_welcome(settings))
+            return
+        read_keys(settings.key_dir)  # first: without `init`, nothing may be created
+        with open_database(settings) as db:  # migrated here, once, before the workers open it
+            reconcile_epoch(db, settings.key_dir)
+        status = run_workers(settings, count, lambda: _print_welcome(settings))
+    raise typer.Exit(status)
+
+
+@app.command(hidden=True)
+def serve_worker(number: int, listener: int, channel: int, metrics_folder: Path) -> None:
+    """One worker, started by ``serve`` with the handles of its sockets."""
+    os.set_inheritable(listener, False)
+    supervisor = WorkerChannel(channel, metrics_folder)
+    share_with_workers(metrics_folder)
+    with report_errors():
+        _set_up_logging(worker=number)
+        _serve(load_settings(), supervisor.report_ready, socket.socket(fileno=listener))
+
+
+def _serve(settings: Settings, welcome: Callable[[], None], listener: socket.socket | None = None) -> None:
     from policy_service.app import create_app
     from policy_service.channels.admin.server import serve_with_socket
 
-    with report_errors():
-        settings = load_settings()
-        _set_up_logging()
-        asgi = create_app(settings)
-        gc.collect()
-        gc.freeze()  # exclude loaded modules from garbage collection (5 % of a submission's processor time)
-        config = _uvicorn_config(asgi, settings)
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(
-                serve_with_socket(asgi, config, asgi.state.service.ctx, lambda: _print_welcome(settings))
-            )
+    asgi = create_app(settings)
+    gc.collect()
+    gc.freeze()  # exclude loaded modules from garbage collection (5 % of a submission's processor time)
+    config = _uvicorn_config(asgi, settings)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(serve_with_socket(asgi, config, asgi.state.service.ctx, welcome, listener))
 
 
 def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:
@@ -261,9 +294,9 @@ def _dev_people(settings: Settings) -> list[tuple[str, str]]:
     return found or [(getpass.getuser(), getpass.getuser())]
 
 
-def _set_up_logging(file: TextIO | None = None) -> None:
-    set_up_foreign_logs(file)
-    set_up_logs(file)
+def _set_up_logging(file: TextIO | None = None, worker: int | None = None) -> None:
+    set_up_foreign_logs(file, worker)
+    set_up_logs(file, worker)
 
 
 @app.command()
@@ -287,41 +320,7 @@ def signin(
         print_result(link, as_json, link["url"])
 
 
-# Query parameters of a database URL that are not secret; others may hold a password.
-_PLAIN = frozenset({"sslmode", "sslrootcert", "host", "port", "connect_timeout", "application_name"})
-
-
-def _without_secrets(name: str, value: Any) -> str:
-    """A setting's value without the password that a URL may hold."""
-    if name == "policies_repository" and value:
-        from policy_service.pap.git.remotes import parse_address  # imports dulwich
-
-        return parse_address(value).shown
-    if name == "https_proxy" and value:
-        return without_password(value)
-    if name != "database_url":
-        return str(value)
-    url = make_url(value)
-    query = {key: given if key in _PLAIN else "***" for key, given in url.query.items()}
-    return url.set(query=query).render_as_string(hide_password=True)
-
-
-@app.command(name="settings")
-def show_settings(as_json: AsJson = False) -> None:
-    """List every setting: its environment variable, its value here, and its meaning."""
-    with report_errors():
-        settings = load_settings()
-        rows = [
-            {
-                "variable": ENV_PREFIX + name.upper(),
-                "value": _without_secrets(name, getattr(settings, name)),
-                "meaning": field.description,
-            }
-            for name, field in Settings.model_fields.items()
-        ]
-        print_result(
-            rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows)
-        )
+app.command("settings")(show_settings.show_settings)
 
 
 @agent_app.command("enroll")

@@ -21,13 +21,17 @@ _FRAMES = 12  # of each exception, the innermost
 _CHAIN = 5  # chained exceptions
 
 
-def set_up_logs(file: TextIO | None = None) -> None:
-    """Configure structlog, to a file or to stderr, unless the embedding program has configured it."""
+def set_up_logs(file: TextIO | None = None, worker: int | None = None) -> None:
+    """Configure structlog, to a file or to stderr, unless the embedding program has configured it.
+
+    With ``worker``, every line has this number.
+    """
     if structlog.is_configured():
         return
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            *([] if worker is None else [_numbered(worker)]),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             strip_exception_messages,
@@ -38,10 +42,10 @@ def set_up_logs(file: TextIO | None = None) -> None:
     )
 
 
-def set_up_foreign_logs(file: TextIO | None = None) -> None:
+def set_up_foreign_logs(file: TextIO | None = None, worker: int | None = None) -> None:
     """Format what other libraries log in the same way, from level warning; only for a process of this service alone."""
     handler = logging.StreamHandler(file or sys.stderr)
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(_JsonLines(worker))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -108,11 +112,25 @@ def _frames(trace: TracebackType | None) -> list[str]:
     return places[-_FRAMES:]
 
 
+def _numbered(worker: int) -> structlog.typing.Processor:
+    """A processor, because the context variables of a request do not reach every thread."""
+
+    def add(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**event, "worker": worker}
+
+    return add
+
+
 class _JsonLines(logging.Formatter):
+    def __init__(self, worker: int | None) -> None:
+        super().__init__()
+        self._worker = {} if worker is None else {"worker": worker}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "event": record.msg if isinstance(record.msg, str) else _kind(record.msg),
             "logger": record.name,
+            **self._worker,
             "level": record.levelname.lower(),
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
         }

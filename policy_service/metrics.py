@@ -1,14 +1,19 @@
 """The metrics of the service. Their names are stable and listed in docs/reference/observability.md.
 
 Label values are bounded: codes, states and names from the reviewed bundle or the settings, never caller input. Values
-are those of one process. With several replicas, sum counters; a gauge about the database is the same on each.
+are those of one process, or of all workers of ``serve --workers``. With several replicas, sum counters; a gauge about
+the database is the same on each.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -34,8 +39,14 @@ def _counter(name: str, text: str, *labels: str) -> Counter:
     return Counter(f"countersign_{name}", text, labels, registry=REGISTRY)
 
 
-def _gauge(name: str, text: str, *labels: str) -> Gauge:
-    return Gauge(f"countersign_{name}", text, labels, registry=REGISTRY)
+def _gauge(
+    name: str,
+    text: str,
+    *labels: str,
+    workers: Literal["livemostrecent", "livesum", "livemax", "livemin"] = "livemostrecent",
+) -> Gauge:
+    """``workers``: how the values of several workers become one. The default fits what is read from the database."""
+    return Gauge(f"countersign_{name}", text, labels, registry=REGISTRY, multiprocess_mode=workers)
 
 
 def _histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
@@ -91,7 +102,7 @@ WEBHOOK_OLDEST = _gauge(
 )
 LOG_UNNUMBERED = _gauge("log_unnumbered", "Audit rows without an index; 10,000 means that many or more.")
 LOG_LAG = _gauge("log_lag_seconds", "Age of the oldest audit row without an index; 0 when there is none.")
-LOG_INDEX = _gauge("log_index", "The highest index of the audit log.")
+LOG_INDEX = _gauge("log_index", "The highest index of the audit log.", workers="livemax")
 
 # -- HTTP ----------------------------------------------------------------------------------------------------------
 
@@ -107,12 +118,14 @@ REFUSALS = _counter("refusals_total", "Requests refused, by error code.", "code"
 QUOTA_REFUSALS = _counter(
     "quota_refusals_total", "Requests of agents that reached a limit, by its setting.", "setting"
 )
-STREAMS = _gauge("event_streams", "Open event streams.", "channel")
-LONG_POLLS = _gauge("long_polls", "Requests that wait for people with Prefer: wait.")
+STREAMS = _gauge("event_streams", "Open event streams.", "channel", workers="livesum")
+LONG_POLLS = _gauge("long_polls", "Requests that wait for people with Prefer: wait.", workers="livesum")
 
 # -- storage -------------------------------------------------------------------------------------------------------
 
-UNITS_WAITING = _gauge("units_waiting", "Units of work submitted to the database and not finished.")
+UNITS_WAITING = _gauge(
+    "units_waiting", "Units of work submitted to the database and not finished.", workers="livesum"
+)
 UNIT_TIME = _histogram(
     "unit_duration_seconds", "Time from submitting a unit of work to its commit.", _RESPONSE_BUCKETS
 )
@@ -122,7 +135,12 @@ COMMIT_FAILURES = _counter("commit_failures_total", "Commits that failed; nothin
 # -- jobs, deliveries and the active bundle ------------------------------------------------------------------------
 
 JOB_FAILURES = _counter("job_failures_total", "Runs of a job that failed.", "job")
-JOB_SUCCESS = _gauge("job_last_success_timestamp_seconds", "When a job last succeeded, Unix time.", "job")
+JOB_SUCCESS = _gauge(
+    "job_last_success_timestamp_seconds",
+    "When a job last succeeded, Unix time.",
+    "job",
+    workers="livemin",  # the worker whose job hangs shows
+)
 ROW_FAILURES = _counter(
     "sweep_row_failures_total", "Rows a sweep could not process; the next run retries them."
 )
@@ -142,7 +160,7 @@ SLACK_MESSAGES = _counter(
 SLACK_DELIVERIES = _counter(
     "slack_deliveries_total", "Payloads from Slack, over http or socket: taken or refused.", "way", "result"
 )
-BUNDLE = _gauge("bundle_info", "The active bundle: always 1.", "digest", "commit")
+BUNDLE = _gauge("bundle_info", "The active bundle: always 1.", "digest", "commit", workers="livemax")
 BUNDLE_REFUSED = _counter("bundle_refusals_total", "Refused activations of a bundle.")
 ISSUER_FAILURES = _counter("issuer_failures_total", "Requests to an identity provider that failed.", "host")
 FACT_READS = _counter(
@@ -155,18 +173,58 @@ FACT_TIME = _histogram(
     "fact_read_duration_seconds", "Time to read a fact source.", _RESPONSE_BUCKETS, "source"
 )
 DIRECTORY_READ = _gauge(
-    "directory_read_timestamp_seconds", "When the directory's groups were last read, Unix time; 0 for never."
+    "directory_read_timestamp_seconds",
+    "When the directory's groups were last read, Unix time; 0 for never.",
+    workers="livemin",
 )
-CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz fails.", "check")
-SERVICE = _gauge("service_info", "The running version: always 1.", "version")
+CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz fails.", "check", workers="livemax")
+SERVICE = _gauge("service_info", "The running version: always 1.", "version", workers="livemax")
 
 
 def set_active_bundle(digest: str, commit: str) -> None:
     """Record that another bundle is active."""
+    if _workers:
+        _workers[0].set_bundle(digest, commit)
+        return
     BUNDLE.clear()
     BUNDLE.labels(digest, commit).set(1)
 
 
+class _Workers(CollectorRegistry):
+    """The metrics of all workers, from the files in which each of them keeps its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._files = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
+        self._bundle: tuple[str, str] | None = None
+
+    def set_bundle(self, digest: str, commit: str) -> None:
+        # A file keeps every label it ever had, so an inactive bundle has the value 0 there, and is left out below.
+        if self._bundle is not None:
+            BUNDLE.labels(*self._bundle).set(0)
+        BUNDLE.labels(digest, commit).set(1)
+        self._bundle = digest, commit
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._files.collect():  # type: ignore[no-untyped-call]
+            if metric.name == "countersign_bundle_info":
+                metric.samples = [sample for sample in metric.samples if sample.value]
+            yield metric
+
+
+_workers: Final[list[_Workers]] = []  # the one of this process, if it is a worker
+
+
+def share_with_workers(folder: Path) -> None:
+    """Render the metrics of all workers from now on. ``PROMETHEUS_MULTIPROC_DIR`` named the folder from the start."""
+    _workers[:] = [_Workers(folder)]
+
+
+def forget_worker(folder: Path, pid: int) -> None:
+    """Delete the gauges of a worker that has ended. Its counters continue to count."""
+    mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+
+
 def render_metrics() -> bytes:
     """All metrics in Prometheus's text format."""
-    return generate_latest(REGISTRY)
+    return generate_latest(_workers[0] if _workers else REGISTRY)

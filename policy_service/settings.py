@@ -95,6 +95,7 @@ class Settings(BaseSettings):
     # -- addresses -----------------------------------------------------------------------------------------
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs public_url")
     port: int = Field(8420, ge=0, le=65535, description="port to listen on")
+    workers: int = Field(1, ge=1, le=64, description="processes that serve; several need PostgreSQL")
     public_url: Annotated[str, AfterValidator(require_origin)] = Field(
         "", description="where people and agents reach the service; also `iss` of all it signs"
     )

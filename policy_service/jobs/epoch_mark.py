@@ -12,35 +12,12 @@ from pathlib import Path
 
 import structlog
 
-from policy_service.audit.log import highest_index
 from policy_service.health import Signal
-from policy_service.storage.database import Database
-from policy_service.storage.system_tables import ensure_epoch
-from policy_service.tokens.epoch import Mark, read_mark, require_no_log, require_not_behind, write_mark
+from policy_service.tokens.epoch import Mark, write_mark
 
 log = structlog.get_logger(__name__)
 
 _SPACING_S = 0.2  # each write syncs twice; a busy log must not overload the disk
-
-
-def reconcile_epoch(db: Database, key_dir: Path) -> Mark:
-    """Compare the database with the mark, or create both at the first start.
-
-    Raises:
-        StartError: the database lacks something the mark has seen.
-    """
-    mark = read_mark(key_dir)
-    epoch = db.write_sync(ensure_epoch)
-    highest = db.read_sync(highest_index)
-    if mark is None:
-        require_no_log(key_dir, highest)
-        mark = Mark(epoch, highest)
-        write_mark(key_dir, mark)
-    require_not_behind(mark, highest, epoch)
-    if highest > mark.highest_index:  # a crash between the commit and the write of the mark
-        mark = Mark(epoch, highest)
-        write_mark(key_dir, mark)
-    return mark
 
 
 class EpochMarkWriter:

@@ -29,7 +29,7 @@ WHERE: dict[str, Chapter] = _passed(
         operators.operated: "channels.admin.socket:verb[",
         visitors.sets_up: """
             channels.admin.socket:open_database>migrate cli:_make_key>create_secret
-            jobs.epoch_mark:ensure_epoch jobs.epoch_mark:reconcile_epoch>write_mark#1
+            workflow.revocation.restore:ensure_epoch workflow.revocation.restore:reconcile_epoch>write_mark#1
             tokens.secret_files: tokens.keys:
         """,
         holders.steps_up: """
@@ -40,7 +40,7 @@ WHERE: dict[str, Chapter] = _passed(
             channels.web.sign_in:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
             workflow.releases.redeem: workflow.releases.release: workflow.reviews.vote:
         """,
-        chapters.starts_over: "jobs.epoch_mark:reconcile_epoch>write_mark#2",
+        chapters.starts_over: "workflow.revocation.restore:reconcile_epoch>write_mark#2",
         chapters.edits: "workflow.edits.proposals:",
         chapters.activates: "workflow.effects.activate:",
         chapters.talks: """

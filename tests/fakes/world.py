@@ -31,7 +31,6 @@ from countersign.contract.receipt import ReceiptClaims
 from countersign.contract.release import ReleaseClaims
 from policy_service.app import Service, create_app
 from policy_service.channels.admin.commands import COMMANDS
-from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
@@ -41,6 +40,7 @@ from policy_service.tokens.keys import make_keys
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects
 from policy_service.workflow.expiry import sweep
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
+from policy_service.workflow.revocation.restore import reconcile_epoch
 
 SUPPORT_BUNDLE = Path(__file__).parents[2] / "policies"
 URL = "http://127.0.0.1:8420"

@@ -49,14 +49,20 @@ class _Server(uvicorn.Server):
 
 
 async def serve_with_socket(
-    app: FastAPI, config: uvicorn.Config, ctx: Context, welcome: Callable[[], None]
+    app: FastAPI,
+    config: uvicorn.Config,
+    ctx: Context,
+    welcome: Callable[[], None],
+    listener: socket.socket | None = None,
 ) -> None:
     """Serve until interrupted. ``welcome`` runs in a thread once both servers listen.
+
+    A worker serves on the ``listener`` that its supervisor bound.
 
     Raises:
         StartError: the address is in use, or the service cannot start.
     """
-    async with run_servers(app, config, ctx) as serving:
+    async with run_servers(app, config, ctx, shared=listener) as serving:
         await asyncio.to_thread(welcome)
         await serving
 
@@ -69,6 +75,7 @@ async def run_servers(
     *,
     signals: bool = True,
     operator: bool = True,
+    shared: socket.socket | None = None,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Serve for the duration of the block; with ``signals``, at most until interrupted.
 
@@ -82,12 +89,13 @@ async def run_servers(
             # Entered first and left last: on exit uvicorn raises the captured signal again, and SIGTERM ends the
             # process at once. By then the audit log is finished and the epoch mark is written.
             stack.enter_context(public.capture_signals())
-        stack.enter_context(_require_free_address(config))
+        if shared is None:
+            stack.enter_context(_require_free_address(config))
         # Started here and not by uvicorn, so that a failure is reported as a sentence.
         await stack.enter_async_context(app.router.lifespan_context(app))
         has_socket = operator and is_embedded(settings)
         listener = stack.enter_context(_admin_listener(settings)) if has_socket else None
-        serving = asyncio.create_task(public.serve_quietly(None))
+        serving = asyncio.create_task(public.serve_quietly(shared))
         await public.settled.wait()
         if listener is not None:
             slack = app.state.service.slack

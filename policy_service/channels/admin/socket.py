@@ -30,12 +30,12 @@ from countersign.contract import ErrorCode
 from policy_service.channels.admin.commands import COMMANDS, Arguments
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import socket_client
-from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.settings import Settings
 from policy_service.storage.database import Database, StorageLimits
 from policy_service.storage.migrations import is_empty, migrate
 from policy_service.storage.sqlite import ProcessLock, is_missing, lock_path
 from policy_service.storage.unit_of_work import Clock
+from policy_service.workflow.revocation.restore import reconcile_epoch
 
 _SOCKET = "admin.sock"
 _TIMEOUT_S = 30.0

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -94,7 +95,7 @@ class Mirror:
 
     def keep(self, commit: str) -> None:
         """Reference the active commit, so that it stays available without the remote."""
-        with open_repository(self.path) as repo:
+        with self._locked(), open_repository(self.path) as repo:
             repo.refs[Ref(ACTIVE_REF.encode())] = ObjectID(commit.encode())
 
     @contextmanager
@@ -131,13 +132,24 @@ class Mirror:
 
     @contextmanager
     def _open(self, object_format: str) -> Iterator[tuple[Repo, Objects]]:
-        if not (self.path / "HEAD").is_file():
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            Repo.init_bare(str(self.path), object_format=object_format).close()
-        for left in (self.path / "objects/pack").glob("tmp*.pack"):
-            left.unlink(missing_ok=True)  # of a process that was killed while it fetched
-        with open_repository(self.path) as repo:
-            yield repo, Objects(repo)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._locked():
+            if not (self.path / "HEAD").is_file():
+                Repo.init_bare(str(self.path), object_format=object_format).close()
+            for left in (self.path / "objects/pack").glob("tmp*.pack"):
+                left.unlink(missing_ok=True)  # of a process that was killed while it fetched
+            with open_repository(self.path) as repo:
+                yield repo, Objects(repo)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Workers share a mirror: one must neither delete the pack that another fetches nor meet its locked ref."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel releases it if the process dies
+            yield
+        finally:
+            os.close(handle)
 
     def _fetch(self, session: RemoteSession, repo: Repo, sha: str) -> None:
         # dulwich's walker cannot acknowledge a SHA-256 name, so such a repository is fetched whole every time.

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskKind
 from countersign.contract.wire import EpochView, RestoreView
-from policy_service.audit.log import append_above, newest_entry
+from policy_service.audit.log import append_above, highest_index, newest_entry
 from policy_service.identity.agents import OPERATOR
 from policy_service.identity.dev_signin import revoke_all_links
 from policy_service.identity.people import delete_all_slack_links
@@ -28,10 +29,11 @@ from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
-from policy_service.storage.database import Tx
-from policy_service.storage.system_tables import begin_epoch, list_restores, read_epoch
+from policy_service.storage.database import Database, Tx
+from policy_service.storage.system_tables import begin_epoch, ensure_epoch, list_restores, read_epoch
 from policy_service.storage.tables import EffectRow
 from policy_service.storage.unit_of_work import write_lines
+from policy_service.tokens.epoch import Mark, read_mark, require_no_log, require_not_behind, write_mark
 from policy_service.workflow.authorization import freeze_tool
 from policy_service.workflow.effects.outcomes import sync_transaction_state
 from policy_service.workflow.transitions import TransitionReason, close_review, open_task, transition_effect
@@ -58,6 +60,26 @@ class RestoreStatus:
     # (txn, rev) of each transaction with an effect that waits or is released
     open_ones: tuple[tuple[str, int], ...]
     redeemed: int  # effects without an outcome: agents report it, or they become tasks
+
+
+def reconcile_epoch(db: Database, key_dir: Path) -> Mark:
+    """Compare the database with the mark, or create both at the first start.
+
+    Raises:
+        StartError: the database lacks something the mark has seen.
+    """
+    mark = read_mark(key_dir)
+    epoch = db.write_sync(ensure_epoch)
+    highest = db.read_sync(highest_index)
+    if mark is None:
+        require_no_log(key_dir, highest)
+        mark = Mark(epoch, highest)
+        write_mark(key_dir, mark)
+    require_not_behind(mark, highest, epoch)
+    if highest > mark.highest_index:  # a crash between the commit and the write of the mark
+        mark = Mark(epoch, highest)
+        write_mark(key_dir, mark)
+    return mark
 
 
 async def epoch_view(ctx: Context) -> EpochView:

@@ -10,9 +10,10 @@ from sqlalchemy import text
 
 from policy_service.audit.log import Sequencer, append
 from policy_service.errors import StartError
-from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
+from policy_service.jobs.epoch_mark import EpochMarkWriter
 from policy_service.storage.database import Database
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
+from policy_service.workflow.revocation.restore import reconcile_epoch
 from tests.fakes.patience import until
 
 

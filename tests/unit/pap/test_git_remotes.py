@@ -1,11 +1,13 @@
 """The mirror of a repository: https, ssh and folders, bounded in size and time, without showing a password."""
 
 import base64
+import fcntl
 import os
 import subprocess
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import pairwise
@@ -279,3 +281,24 @@ def test_leftovers_of_a_killed_fetch_are_removed(repository: Repository, tmp_pat
     repository.commit("more")
     copy.newest()
     assert not left.exists()
+
+
+@pytest.mark.parametrize("step", ["fetch", "keep"])
+def test_workers_use_the_mirror_that_they_share_one_at_a_time(
+    step: str, repository: Repository, tmp_path: Path
+) -> None:
+    """Another worker's unfinished pack looks like that of a killed process."""
+    copy = mirror(tmp_path, str(repository.path))
+    commit = copy.newest()
+    unfinished = copy.path / "objects/pack/tmp_1.pack"
+    unfinished.touch()
+    with ThreadPoolExecutor() as pool:
+        other = os.open(copy.path, os.O_RDONLY)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        running = pool.submit(copy.newest) if step == "fetch" else pool.submit(copy.keep, commit)
+        with pytest.raises(TimeoutError):
+            running.result(timeout=0.5)
+        assert unfinished.exists()
+        os.close(other)
+        running.result(timeout=30)
+    assert unfinished.exists() is (step == "keep")
