@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.chapters import RENEWING
+from tests.crash.chapters import BACKGROUND, RENEWING
 from tests.crash.conftest import STORIES, Stories
 from tests.crash.dying import Death
 from tests.crash.matrix import matrix
@@ -46,4 +46,5 @@ def test_no_chapter_is_named_for_a_point_that_is_gone() -> None:
     assert [start for start in WHERE if not any(point.startswith(start) for point in points)] == []
     assert NEVER.keys() <= set(points)
     assert {point for _, point, _ in EVERY_DAY} <= set(points)
-    assert any(point.startswith(RENEWING) for point in points)
+    for start in (RENEWING, *BACKGROUND):
+        assert any(point.startswith(start) for point in points)
