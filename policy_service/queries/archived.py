@@ -32,7 +32,8 @@ def require_not_archived(conn: Connection, txn: str) -> None:
     spent = spent_effects(conn, txn)
     if not spent:
         raise ConflictError(
-            f"this run key ended without firing anything and was archived ({_where(row)}); take another run key",
+            f"this run key ended, without a redemption that this service knows of, and was archived ({_where(row)}); "
+            "take another run key, unless you have a receipt",
             code=ErrorCode.ILLEGAL_STATE,
             **known,
         )
@@ -61,15 +62,21 @@ def refuse_missing(conn: Connection, txn: str) -> NoReturn:
     raise NotFoundError(f"there is no transaction {txn!r}")
 
 
-def name_archive(conn: Connection, agent: str, txn: str) -> None:
-    """Name the archive of a transaction to its agent or its redeemer, and to no one else.
+def refuse_missing_to(conn: Connection, agent: str, txn: str) -> NoReturn:
+    """Refuse a transaction that is not in the database. Only its agent and its redeemer learn that it is archived.
+
+    What was redeemed must not look like what never arrived: an agent would do it again under another run key.
 
     Raises:
-        NotFoundError: it is archived.
+        ConflictError: already_redeemed: it is archived, and effects of it were redeemed.
+        NotFoundError: it is archived and nothing was redeemed, or it does not exist.
     """
     row = archived_transaction(conn, txn)
     if row is not None and agent in {row.agent, row.aud}:
+        if spent_effects(conn, txn):
+            require_not_archived(conn, txn)
         raise NotFoundError(f"the transaction {txn!r} was {row.state} and archived ({_where(row)})")
+    raise NotFoundError(f"there is no transaction {txn!r}")
 
 
 def require_attempt_not_archived(conn: Connection, redeemer: str, attempt_id: str) -> None:

@@ -21,7 +21,7 @@ from policy_service.audit.feed import transaction_topic
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
-from policy_service.queries.archived import name_archive
+from policy_service.queries.archived import refuse_missing_to
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import parse_cursor
 from policy_service.queries.repository import Snapshot, rows
@@ -114,6 +114,7 @@ async def wait_for_people(
 
     Raises:
         NotFoundError: there is no such transaction, the caller may not see it, or it is archived.
+        ConflictError: already_redeemed: effects of it were redeemed, and it is archived.
     """
 
     def seen(first: Snapshot) -> _KeepWaiting:
@@ -123,8 +124,7 @@ async def wait_for_people(
     try:
         return await _wait(ctx, txn, seconds, seen)
     except NotFoundError:
-        await ctx.db.read(lambda conn: name_archive(conn, caller.agent, txn))
-        raise
+        return await ctx.db.read(lambda conn: refuse_missing_to(conn, caller.agent, txn))
 
 
 def _until_agent_is_needed(first: Snapshot, asked_after: str | None = None) -> _KeepWaiting:

@@ -138,7 +138,7 @@ async def list_transactions(
     return await mine.transaction_page(api.ctx, caller, state=state, cursor=cursor, limit=rows)
 
 
-@routes.agent("GET /{txn}", 404, 429, header=_PREFER)
+@routes.agent("GET /{txn}", 404, 409, 429, header=_PREFER)
 async def get_transaction(
     api: Api, caller: Caller, request: Request, txn: str = Txn, asked_after: str | None = AskedAfter
 ) -> TransactionView:

@@ -6,6 +6,7 @@ from countersign.contract import EffectState, ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
+from policy_service.queries.archived import refuse_missing_to
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
@@ -27,7 +28,7 @@ async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -
 
 def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
     tx = lock_transaction(tx, txn)
-    snapshot = repository.require_transaction(tx.conn, txn)
+    snapshot = repository.load(tx.conn, txn) or refuse_missing_to(tx.conn, caller.agent, txn)
     require_owning_agent(caller, snapshot.transaction)
     state = TxnState(snapshot.transaction.state)
     if state is TxnState.ENDED:

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from countersign.contract import EffectState, TxnState, canonicalize
 from policy_service import metrics
@@ -41,6 +41,7 @@ from policy_service.storage.core import insert_row, key_after, table
 from policy_service.storage.database import Tx
 from policy_service.storage.reservations import ReservationRow
 from policy_service.storage.review_tables import OPEN, ProposalRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import (
     TRANSACTION_OVER,
     CommentRow,
@@ -78,6 +79,11 @@ _READS_METERS: Final = (EffectState.REVIEW, EffectState.RELEASED, EffectState.RE
 _effects, _transactions = table(EffectRow).c, table(TransactionRow).c
 _OLDEST_READER: Final = select(func.min(_effects.asked_at)).where(_effects.state.in_(_READS_METERS))
 
+_log = table(AuditRow).c
+_RESTORED: Final = (
+    select(_log.idx).where(_log.kind == "database_restored", _log.at > bindparam("since")).limit(1)
+)
+
 _Key = tuple[datetime, str]
 
 
@@ -104,6 +110,9 @@ class Archiver:
         from there.
         """
         ctx, archived, kept = self._ctx, 0, 0
+        # After a restore agents report what was redeemed in the lost part of the log, also of a run key that had ended.
+        if await ctx.db.read(lambda conn: conn.execute(_RESTORED, {"since": _cutoff(ctx)}).first()):
+            return 0
         while ctx.settings.archive_after_days and kept < _MAX_KEPT:
             if await ctx.db.write(lambda tx: acquire_lease(tx, _LEASE, self._holder, _LEASE_FOR)) is None:
                 break

@@ -30,6 +30,7 @@ from countersign.contract import (
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
+from policy_service.queries.archived import refuse_missing_to
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
 from policy_service.queries.repository import Snapshot
@@ -62,7 +63,7 @@ async def release(ctx: Context, caller: Caller, txn: str, rev: int) -> ReleaseRe
 
     Raises:
         NotFoundError, ForbiddenError: the caller may not redeem it, or is frozen.
-        ConflictError: superseded, not_ready.
+        ConflictError: superseded, not_ready; already_redeemed, and archived.
     """
     snapshot, claims = await ctx.db.write(lambda tx: _release(tx, ctx, caller, txn, rev))
     return ReleaseResult(snapshot, sign_releases(ctx, claims))
@@ -77,7 +78,7 @@ def _release(
     tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int
 ) -> tuple[Snapshot, list[ReleaseClaims]]:
     tx = lock_transaction(tx, txn)
-    snapshot = repository.require_transaction(tx.conn, txn)
+    snapshot = repository.load(tx.conn, txn) or refuse_missing_to(tx.conn, caller.agent, txn)
     transaction = snapshot.transaction
     require_redeemer(caller, transaction)
     stopped = require_active_caller(tx, caller).stopped

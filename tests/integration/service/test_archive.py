@@ -16,7 +16,7 @@ from sqlalchemy import Engine, delete, event
 from sqlalchemy.exc import IntegrityError
 from typer.testing import CliRunner, Result
 
-from policy_service.audit.log import parties_by_txn
+from policy_service.audit.log import append, parties_by_txn
 from policy_service.cli import app
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage import archive_files
@@ -392,6 +392,15 @@ async def test_a_transaction_that_cannot_be_read_stops_no_other(
 # -- what it answers then --------------------------------------------------------------------------------------
 
 
+async def test_nothing_is_archived_soon_after_a_restore(bank: Bank, robot: Agent) -> None:
+    """An agent may still report a redemption of the lost part of the log, of a run key that had ended before."""
+    await fired(bank, robot)
+    bank.clock.pass_(days=DAYS + 1)
+    await bank.service.db.write(lambda tx: append(tx, "database_restored", actor="operator", body={}))
+    assert await archived(bank, days=0) == 0
+    assert await archived(bank) == 1
+
+
 async def test_a_rerun_of_an_archived_run_key_is_refused_with_its_outcome(bank: Bank, robot: Agent) -> None:
     view = await fired(bank, robot, idempotency_key="first")
     effect = view["effects"][0]
@@ -436,10 +445,10 @@ async def test_old_ids_get_the_right_code(bank: Bank, robot: Agent) -> None:
     assert refusal(await robot.report("b", outcome(view, "fired"))) == (404, "unknown_attempt")
     ids = {"effect_ids": [view["effects"][0]["effect_id"]]}
     assert refusal(await robot.send("POST", "/v1/redemptions/a/renew", ids)) == (409, "already_reported")
-    assert refusal(await robot.release(view)) == (404, "not_found")
-    assert refusal(await bank.withdraw(view)) == (404, "not_found")
+    assert refusal(await robot.release(view)) == (409, "already_redeemed")
+    assert refusal(await bank.withdraw(view)) == (409, "already_redeemed")
     answer = await robot.send("GET", f"/v1/transactions/{txn}")
-    assert refusal(answer) == (404, "not_found")
+    assert refusal(answer) == (409, "already_redeemed"), "it must not look like one that never arrived"
     assert "archived" in answer.json()["detail"] and ".jsonl" in answer.json()["detail"]
     other = await bank.agent("other")
     for who in (f"/v1/transactions/{txn}", f"/v1/transactions/{'0' * 64}"):
