@@ -29,7 +29,6 @@ PEOPLE = "people"
 
 _PAGE = 500  # lines read at once
 _SPACING_S = 0.02  # under load, one pass reads the lines of many commits
-_UNWATCHED_S = 0.1  # while no reader waits; the epoch mark still follows
 
 
 def transaction_topic(txn: str) -> str:
@@ -90,7 +89,6 @@ class Feed:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by topic
         self._hurry = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._nudged = False
         self.closing = False
         self.errors = 0
         self.signal = signal or Signal()
@@ -111,7 +109,6 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         while not self.closing:
             self._hurry.clear()
-            self._nudged = False
             try:
                 await self.refresh()
                 self.signal.good()
@@ -130,15 +127,8 @@ class Feed:
     def nudge(self) -> None:
         """Signal that there may be new lines, from any thread. A hint: the next pass comes without it too."""
         loop = self._loop
-        if loop is not None and not self._nudged and not loop.is_closed():
-            self._nudged = True
-            loop.call_soon_threadsafe(self._look_soon, loop)
-
-    def _look_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._waiting:
-            self._hurry.set()
-        else:
-            loop.call_later(_UNWATCHED_S, self._hurry.set)
+        if loop is not None and not self._hurry.is_set() and not loop.is_closed():
+            loop.call_soon_threadsafe(self._hurry.set)
 
     async def refresh(self) -> None:
         """Read the new lines and wake the readers of their topics."""
@@ -215,8 +205,6 @@ class Feed:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters = self._waiting.setdefault(topic, set())
         waiters.add(woken)
-        if self._nudged:
-            self._hurry.set()
         try:
             async with asyncio.timeout(seconds):
                 await woken

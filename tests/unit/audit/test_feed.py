@@ -208,26 +208,6 @@ async def test_a_commit_makes_it_look_at_once(store: Database) -> None:
     await task
 
 
-async def test_without_a_reader_a_commit_waits_for_the_next_pass(
-    store: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("policy_service.audit.feed._UNWATCHED_S", 30)
-    feed = Feed(store, poll_s=30)
-    store.on_commit(feed.nudge)
-    await feed.start()
-    task = asyncio.create_task(feed.run())
-    await asyncio.sleep(0.05)
-    await happen(store, *"ab")
-    await asyncio.sleep(0.05)
-    assert feed.index == 0
-    assert kinds(await feed.wait_after(0, 10)) == ["a", "b"]
-    monkeypatch.setattr("policy_service.audit.feed._UNWATCHED_S", 0)
-    await happen(store, "c")
-    await until(lambda: feed.index == 3)  # the epoch mark follows without a reader
-    feed.close()
-    await task
-
-
 async def test_a_failed_refresh_is_counted_and_retried(store: Database) -> None:
     feed = Feed(store, poll_s=0.02)
     await feed.start()
