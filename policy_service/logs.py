@@ -122,7 +122,7 @@ def _numbered(worker: int) -> structlog.typing.Processor:
 
 
 class _JsonLines(logging.Formatter):
-    def __init__(self, worker: int | None) -> None:
+    def __init__(self, worker: int | None = None) -> None:
         super().__init__()
         self._worker = {} if worker is None else {"worker": worker}
 

@@ -59,15 +59,17 @@ async def _drive(
         await loop.create_connection(lambda: _Client(waiting, status, holding, took), HOST, port)
         for _ in range(clients)
     ]
-    start = time.perf_counter()
-    for _, client in made:
-        client.send_next()
-    async with asyncio.timeout(_PATIENCE_S):
-        await asyncio.gather(*(client.done for _, client in made))
-    elapsed = time.perf_counter() - start
-    for transport, _ in made:
-        transport.close()
-    return elapsed
+    try:
+        start = time.perf_counter()
+        for _, client in made:
+            client.send_next()
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.gather(*(client.done for _, client in made))
+        return time.perf_counter() - start
+    finally:
+        for transport, _ in made:
+            transport.close()
+        await asyncio.sleep(0)  # a transport closes in the loop's next round
 
 
 class _Client(asyncio.Protocol):
