@@ -196,7 +196,7 @@ BROKEN = {
 def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None:
     with sits(tmp_path, MCP_AGENT) as sitting:
         link = sitting.waits_for(SIGN_IN)[1]
-        sitting.waits_for(r"!!!!\n.*UNKNOWN TOOL 'pay': policies/tools/ has no manifest")
+        sitting.waits_for(r"UNKNOWN TOOL 'pay': policies/tools/ has no manifest")
         sitting.waits_for(r"for an MCP server: --mcp FILE")
         review = sitting.waits_for(r"pay waits for \S+; decide here: (\S+)\n")[1]
         sitting.waits_for(r"my_agent\.py ended with exit status 1; ")
@@ -236,8 +236,8 @@ def test_an_inactive_manifest_is_reported_with_its_cause(tmp_path: Path) -> None
         sitting.waits_for("policies refused; the last valid ones stay active")
         sitting.saves(AGENT)
         sitting.waits_for(
-            r"!!!!\ndev \| 'refund' has a manifest that is not active: policies/ was refused as a whole, so no policy"
-            r" evaluated this call\.\ndev \| Fix that first: policies/tools/bad\.json: .*\n"
+            r"'refund' has a manifest that is not active: policies/ was refused as a whole, so no policy"
+            r" evaluated this call\.\n(?:.*\n)*?dev \| Fix that first: policies/tools/bad\.json: .*\n"
             r"dev \| Then deny this review and run the program again, with another run key"
         )
         sitting.waits_for("refund waits for unseen; decide here: ")
