@@ -5,6 +5,7 @@ Verbs ask only after they did not find the rows, so a transaction that is not ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from sqlalchemy import Connection
@@ -13,6 +14,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage.archive_tables import (
     ArchivedTransactionRow,
+    SpentEffectRow,
     archived_transaction,
     is_archived_attempt,
     spent_effects,
@@ -28,27 +30,16 @@ def require_not_archived(conn: Connection, txn: str) -> None:
     row = archived_transaction(conn, txn)
     if row is None:
         return
-    known = {"txn": row.txn, "rev": row.rev, "state": row.state}
-    spent = spent_effects(conn, txn)
-    if not spent:
+    if not (spent := spent_effects(conn, txn)):
         raise ConflictError(
             f"this run key ended, without a redemption that this service knows of, and was archived ({_where(row)}); "
             "take another run key, unless you have a receipt",
             code=ErrorCode.ILLEGAL_STATE,
-            **known,
+            txn=row.txn,
+            rev=row.rev,
+            state=row.state,
         )
-    effects = [
-        {"effect_id": one.effect_id, "seq": one.seq, "state": one.state}
-        for one in spent
-        if one.kind == "effect"
-    ]
-    raise ConflictError(
-        f"this run key was redeemed and archived ({_where(row)}); nothing more fires under it. Another run key would "
-        "repeat what it did",
-        code=ErrorCode.ALREADY_REDEEMED,
-        **known,
-        effects=effects,
-    )
+    raise _redeemed(row, spent)
 
 
 def refuse_missing(conn: Connection, txn: str) -> NoReturn:
@@ -73,8 +64,8 @@ def refuse_missing_to(conn: Connection, agent: str, txn: str) -> NoReturn:
     """
     row = archived_transaction(conn, txn)
     if row is not None and agent in {row.agent, row.aud}:
-        if spent_effects(conn, txn):
-            require_not_archived(conn, txn)
+        if spent := spent_effects(conn, txn):
+            raise _redeemed(row, spent)
         raise NotFoundError(f"the transaction {txn!r} was {row.state} and archived ({_where(row)})")
     raise NotFoundError(f"there is no transaction {txn!r}")
 
@@ -101,6 +92,23 @@ def refuse_missing_attempt(conn: Connection, redeemer: str, attempt_id: str) -> 
     """
     require_attempt_not_archived(conn, redeemer, attempt_id)
     raise NotFoundError(f"there is no attempt {attempt_id!r}", code=ErrorCode.UNKNOWN_ATTEMPT)
+
+
+def _redeemed(row: ArchivedTransactionRow, spent: Sequence[SpentEffectRow]) -> ConflictError:
+    effects = [
+        {"effect_id": one.effect_id, "seq": one.seq, "state": one.state}
+        for one in spent
+        if one.kind == "effect"
+    ]
+    return ConflictError(
+        f"this run key was redeemed and archived ({_where(row)}); nothing more fires under it. Another run key would "
+        "repeat what it did",
+        code=ErrorCode.ALREADY_REDEEMED,
+        txn=row.txn,
+        rev=row.rev,
+        state=row.state,
+        effects=effects,
+    )
 
 
 def _where(row: ArchivedTransactionRow) -> str:

@@ -139,9 +139,8 @@ def _lock_holder(settings: Settings) -> str:
 def _run_directly(settings: Settings, name: str, args: Arguments) -> Any:
     with existing_database(settings) as db:
         if is_embedded(settings):
-            reconcile_epoch(
-                db, settings.key_dir
-            )  # its lines must not take indexes that a lost part of the log used
+            # its lines must not take indexes that a lost part of the log used
+            reconcile_epoch(db, settings.key_dir)
         return db.write_sync(lambda tx: COMMANDS[name](tx, settings, args))
 
 

@@ -110,10 +110,12 @@ class Archiver:
         from there.
         """
         ctx, archived, kept = self._ctx, 0, 0
+        if not ctx.settings.archive_after_days:
+            return 0
         # After a restore agents report what was redeemed in the lost part of the log, also of a run key that had ended.
         if await ctx.db.read(lambda conn: conn.execute(_RESTORED, {"since": _cutoff(ctx)}).first()):
             return 0
-        while ctx.settings.archive_after_days and kept < _MAX_KEPT:
+        while kept < _MAX_KEPT:
             if await ctx.db.write(lambda tx: acquire_lease(tx, _LEASE, self._holder, _LEASE_FOR)) is None:
                 break
             page = await ctx.db.read(lambda conn: _page(conn, _cutoff(ctx), self._after))
