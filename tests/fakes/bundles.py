@@ -95,7 +95,9 @@ class BundleFolder:
         file.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, dict):
             content = json.dumps(content)
-        whole = self.path.with_name(f"{self.path.name}.new")  # a service that polls never reads half of a file
+        whole = self.path.with_name(
+            f"{self.path.name}.new"
+        )  # a service that polls never reads half of a file
         whole.write_bytes(content if isinstance(content, bytes) else content.encode())
         whole.replace(file)
         self._bundle = None
