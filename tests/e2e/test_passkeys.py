@@ -19,7 +19,7 @@ from tests.e2e.test_signing_in import sign_in
 from tests.fakes.listening import Listening
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.world import Agent, World
-from tests.integration.identity.test_people import OIDC, PEOPLE
+from tests.integration.identity.test_people import OIDC, PEOPLE, SCOPES, SECRET
 from tests.integration.service.effects import pay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
@@ -43,9 +43,10 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     bundle = Payments(tmp_path / "bundle")
     bundle.policies(ANYBODY + gate("careful", "finance", step_up="passkey"))
     port = free_port()
-    with node.oidc_provider(f"http://localhost:{port}/sign-in/acme/callback", PEOPLE) as issuer:
-        more = {"groups_claim": "groups", "scopes": ["openid", "profile", "email", "groups"]}
-        provider = OIDC | {"issuer": issuer} | more
+    callback = f"http://localhost:{port}/sign-in/acme/callback"
+    with node.oidc_provider(callback, PEOPLE, client_secret=SECRET) as issuer:
+        more = {"groups_claim": "groups", "scopes": SCOPES}
+        provider = OIDC | {"name": "acme", "issuer": issuer} | more
         with Deployment(tmp_path / "data", bundle.path, port, providers=(provider,)) as running:
             yield running
 

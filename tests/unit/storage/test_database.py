@@ -174,7 +174,7 @@ def test_the_file_and_its_log_are_for_their_owner_only(sqlite_url: str, tmp_path
 
 def test_the_writer_is_durable_and_the_reader_cannot_write(sqlite_url: str) -> None:
     wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "query_only": 0}
-    wanted["busy_timeout"] = 5000
+    wanted |= {"busy_timeout": 5000, "temp_store": 2}  # 2: memory
 
     def pragmas(conn: Connection) -> dict[str, object]:
         return {name: conn.execute(text(f"PRAGMA {name}")).scalar_one() for name in wanted}
