@@ -56,7 +56,7 @@ def test_a_person_is_asked_when_no_run_can_compensate(tmp_path: Path) -> None:
             me.settle(task, "not_fired", "the log of the parcel service says so")
         sitting.waits_for(r"countersign resume --tools my_agent\.py")
         due = sitting.waits_for(
-            r"dev \| charge: this fired, and has not been undone; settle it here: (\S+)\n"
+            r"dev \| charge: this fired and has not been undone; settle it here: (\S+)\n"
             r"dev \|     \(its agent's next run compensates it and closes this task; settle it only if no run can\)\n"
         )[1]
         assert re.search(r"/tasks/task_\w+$", due) and due != task
