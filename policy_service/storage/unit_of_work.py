@@ -86,6 +86,7 @@ def utc_now() -> datetime:
 
 _audit = table(AuditRow)
 _counter = itertools.count()
+_process = secrets.token_hex(4)  # tells the lines of two processes apart; drawn once, each draw is a system call
 _MICROSECONDS = 1_000_000
 _MAX_LINES = 16  # per statement; each count is a compiled statement of its own
 
@@ -106,7 +107,7 @@ def append(
     Raises:
         AdmissionError: the body is not plain JSON; the unit must not continue.
     """
-    rest = f"{next(_counter) & 0xFFFF_FFFF:08x}{secrets.token_hex(4)}"
+    rest = f"{next(_counter) & 0xFFFF_FFFF:08x}{_process}"
     tx.unwritten.append(
         {
             "audit_id": f"{int(tx.now.timestamp() * _MICROSECONDS):014x}{rest}", "rest": rest, "kind": kind,
