@@ -38,7 +38,7 @@ from policy_service.channels.admin.dev.output import (
 )
 from policy_service.channels.admin.dev.pending import has_pending_work
 from policy_service.identity.dev_signin import create_link
-from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.task_context import TaskContext, read_task_context, settlement_of
@@ -276,7 +276,8 @@ class Session:
         if any(gate["policy_id"] == UNKNOWN_TOOL for gate in gates):
             self._report_unknown_tool(review.tool)
         groups = sorted({group for gate in gates for group in gate["groups"]})
-        print_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}")
+        unseen = any(gate["policy_id"] == UNSEEN for gate in gates)
+        print_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}", unseen=unseen)
 
     def _report_unknown_tool(self, tool: str) -> None:
         """Print why no policy evaluated the tool: its manifest came later, is not active, or does not exist."""
