@@ -86,9 +86,7 @@ def utc_now() -> datetime:
 
 _audit = table(AuditRow)
 _counter = itertools.count()
-_process = secrets.token_hex(
-    4
-)  # tells the lines of two processes apart; drawn once, each draw is a system call
+_process = secrets.token_hex(4)  # differs between processes; drawn once, because each draw is a system call
 _MICROSECONDS = 1_000_000
 _MAX_LINES = 16  # per statement; each count is a compiled statement of its own
 
