@@ -33,7 +33,7 @@ FAST := $(addprefix tests/unit/,contract domain pdp tokens identity facts channe
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-fast test-at test-long coverage vectors check bench predecessors pages lock env counterparts
+.PHONY: help demo airline test test-fast test-at test-long coverage vectors check bench predecessors dist pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -90,6 +90,11 @@ predecessors: requirements/predecessors.txt ## fetch the other runtimes `make be
 	@$(PYTHON312) -m venv --clear .venv-predecessors
 	@.venv-predecessors/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes -r $<
 
+# Nothing is fetched: the build uses what the lock has installed.
+dist: $(READY) ## build the wheels of the service and the SDK in dist/
+	@rm -rf dist && $(PY) -m pip wheel --disable-pip-version-check --quiet --no-deps --no-index --no-build-isolation \
+	  --wheel-dir dist ./sdk/python . && ls dist
+
 pages: $(READY) ## write the generated pages again: settings, command line, HTTP API, tables of modules, the audit set
 	@$(PY) -m tests.conventions.settings_page
 	@$(PY) -m tests.conventions.reference_pages
@@ -118,7 +123,9 @@ $(READY): $(REQUIREMENTS) pyproject.toml sdk/python/pyproject.toml
 	@if ! cmp -s .made-from.new $(VENV)/.made-from || ! $(PY) -c '' 2>/dev/null; then \
 	  echo "building $(VENV) from $(REQUIREMENTS)"; \
 	  $(PYTHON) -m venv --clear $(VENV) || { echo "python3 cannot make environments here; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	  echo "installing $$(grep -c '==' $(REQUIREMENTS)) locked packages; this takes a minute"; \
 	  $(PY) -m pip install --disable-pip-version-check --quiet --require-hashes -r $(REQUIREMENTS) || exit 1; \
+	  echo "installing the two packages of this repository"; \
 	fi
 	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e sdk/python -e .
 	@mv .made-from.new $(VENV)/.made-from

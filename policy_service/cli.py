@@ -244,7 +244,7 @@ def dev(
     ] = 8420,
     role: Annotated[list[str] | None, typer.Option(help="A role policies see; may be repeated.")] = None,
 ) -> None:
-    """Develop an agent: run the service, the script and a starter policy here; reload at every save."""
+    """Develop an agent: run the service, the script and a starter policy here; a save reloads and runs it again."""
     from policy_service.app import create_app
     from policy_service.channels.admin.dev.folder import exclusive_use, prepare_folder
     from policy_service.channels.admin.dev.server import dev_settings, run_dev_session

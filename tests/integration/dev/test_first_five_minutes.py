@@ -171,10 +171,11 @@ def test_saved_policies_are_reloaded_or_refused(tmp_path: Path) -> None:
         # In either order: the end of the review follows from the audit log.
         reloaded = r"policies reloaded at digest [0-9a-f]{12}: policies/"
         over = r"case-1: ended, nothing fired \(refund denied: [^\n]*Every other one is a write\.\)"
-        sitting.waits_for(f"(?s)(?=.*{reloaded})(?=.*{over})")
-        sitting.types("r")
-        denied = sitting.waits_for(r"countersign\.errors\.Denied: (.*)")[1]
+        # The script runs again by itself.
+        denial = r"countersign\.errors\.Denied: ([^\n]*)\n"
+        denied = sitting.waits_for(f"(?s)(?=.*{reloaded})(?=.*{over})(?=.*again\n.*{denial})")[1]
         assert "writes-need-a-person" in denied and "starter.cedar:" in denied
+        sitting.waits_for(r"exit status 1")
         sitting.types("q")
         assert sitting.end() == 0
     assert (tmp_path / "policies/starter.cedar").read_text() == starter.replace("@approval", "// @approval")
@@ -204,6 +205,42 @@ def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None
         sitting.waits_for(r"case-1: approved; running my_agent\.py again")
         sitting.waits_for("done: paid 5")
     assert '"UNKNOWN_TOOL_IN_DEV"' in (tmp_path / ".countersign/service.log").read_text()
+
+
+SLOW = '''
+import time
+from countersign import tool, transaction
+
+
+@tool("refund", resource=("Payment", "payment_id"), groups=["read"])
+def refund(payment_id: str) -> str:
+    """Give money back."""
+    print("REFUNDING", payment_id)
+    time.sleep(4)
+    return "refunded"
+
+
+if __name__ == "__main__":
+    with transaction(KEY):
+        done = refund("pay_7")
+    print("done:", done.result)
+'''
+
+
+@pytest.mark.parametrize(("key", "again"), [
+    ("key='case-1'", r"running my_agent\.py again\n(?s:.*)done: refunded"),
+    ("", r"not run again: another run would repeat everything; write transaction\(key="),
+])  # fmt: skip
+def test_a_save_of_policies_waits_for_the_run_that_is_firing(tmp_path: Path, key: str, again: str) -> None:
+    with sits(tmp_path, SLOW.replace("KEY", key)) as sitting:
+        sitting.waits_for("REFUNDING pay_7")
+        starter = (tmp_path / "policies/starter.cedar").read_text()
+        sitting.saves(f"{starter}\n// changed\n", "policies/starter.cedar")
+        sitting.waits_for("policies reloaded at digest")
+        assert "done:" not in sitting.said
+        sitting.waits_for(r"done: refunded(?s:.*)my_agent\.py ended; ")
+        sitting.waits_for(again)
+    assert sitting.said.count("REFUNDING") == 1
 
 
 @pytest.mark.long  # four scripts, one after the other

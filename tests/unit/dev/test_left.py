@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import EffectState, TxnState
-from policy_service.channels.admin.dev.session import has_pending_work
+from policy_service.channels.admin.dev.pending import has_pending_work
 from policy_service.domain.settlement import EffectStatus
 
 E, T = EffectState, TxnState

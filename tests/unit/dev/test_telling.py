@@ -21,10 +21,16 @@ def test_unprintable_characters_are_shown(text: str, shown: str, capsys: pytest.
     assert escape_unprintable(text) == shown, "as the SDK's own terminal does"
 
 
+@pytest.mark.parametrize("unseen", [True, False])
+def test_unseen_is_explained_where_it_is_asked(unseen: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_review("pay", ["unseen"], "http://127.0.0.1:8420/reviews/r-1", unseen=unseen)
+    assert ('@unseen("ARGUMENT")' in capsys.readouterr().out) is unseen
+
+
 def test_the_warning_of_an_unknown_tool_is_intact_for_any_name(capsys: pytest.CaptureFixture[str]) -> None:
     output.warn_unknown_tool(ERASE, "policies")
     output.warn_manifest_not_in_force(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
-    output.print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
+    output.print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1", unseen=True)
     out = capsys.readouterr().out
     assert out.count("!" * 100) == 4
     assert all(char.isprintable() or char == "\n" for char in out)

@@ -72,11 +72,15 @@ def warn_unused_options(
         )
 
 
-def print_review(tool: str, groups: Sequence[str], url: str) -> None:
-    """Print a new review."""
-    print_lines(
-        f"{tool} waits for {' and '.join(groups)}; decide here: {url}", "    (signed out? press l and Enter)"
-    )
+def print_review(tool: str, groups: Sequence[str], url: str, *, unseen: bool) -> None:
+    """Print a new review. ``unseen``: policies cannot evaluate all arguments."""
+    print_lines(f"{tool} waits for {' and '.join(groups)}; decide here: {url}")
+    if unseen:
+        print_lines(
+            '    (unseen: policies cannot evaluate lists of objects, free-form maps and nulls; a permit with @unseen("'
+            'ARGUMENT") lets them pass)'
+        )
+    print_lines("    (signed out? press l and Enter)")
 
 
 def print_task(tool: str, kind: TaskKind, url: str, *, of_compensation: bool) -> None:

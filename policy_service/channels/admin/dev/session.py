@@ -3,9 +3,6 @@
 Steps run one at a time, in order: a save during an import waits for it. The service keeps running when the script or
 the policies fail. Errors are printed, and the session waits for the next save. At the end the script stops first,
 while the service still accepts its compensations.
-
-A transaction has pending work while it is approved and not redeemed, or while fired effects of an incomplete
-transaction are not compensated, unless an outcome is open or a compensation waits for people.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState, Verdict, manifest_file
+from countersign.contract import TaskAnswer, TaskKind, TxnState, Verdict, manifest_file
 from policy_service.audit.feed import Event
 from policy_service.channels.admin.dev import processes
 from policy_service.channels.admin.dev.folder import (
@@ -39,17 +36,15 @@ from policy_service.channels.admin.dev.output import (
     warn_manifest_not_in_force,
     warn_unknown_tool,
 )
-from policy_service.domain.settlement import has_missing_effect
+from policy_service.channels.admin.dev.pending import has_pending_work
 from policy_service.identity.dev_signin import create_link
-from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.task_context import TaskContext, read_task_context, settlement_of
 from policy_service.queries.tasks import task_url
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.activate import activate
-
-_OPEN: Final = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING, EffectState.UNKNOWN})
 
 APPROVED: Final = "approved"
 SETTLED: Final = "settled"
@@ -62,23 +57,6 @@ RESUMABLE_ANSWERS: Final = frozenset(
     {TaskAnswer.FIRED, TaskAnswer.NOT_FIRED, TaskAnswer.COMPENSATED, TaskAnswer.LEFT_STANDING}
 )
 """Answers after which an agent can resume. The others change nothing, or end the transaction unredeemed."""
-
-
-def has_pending_work(snapshot: repository.Snapshot) -> bool:
-    """Whether its agent has something to redeem or to compensate."""
-    if snapshot.transaction.state == TxnState.READY.value:
-        return True
-    if any(undo.state == EffectState.RELEASED.value for undo in snapshot.compensations):
-        return True
-    parts = snapshot.parts()
-    return (
-        has_missing_effect(parts)
-        and any(
-            part.state is EffectState.FIRED and part.can_compensate and not part.left_standing
-            for part in parts
-        )
-        and not any(part.state in _OPEN for part in parts)
-    )
 
 
 Step = Callable[[], Awaitable[None]]
@@ -114,6 +92,8 @@ class Session:
         self._tools: Tools | None = None
         self._last_bundle_report: str | None = None
         self._answered: set[str] = set()  # transactions that people have answered and that may resume
+        self._outdated = False  # the current run began under earlier policies
+        self._repeats = False  # another run would fire again: the last one had a transaction without a key
         self._over = asyncio.Event()
 
     async def run(self) -> None:
@@ -144,7 +124,7 @@ class Session:
     async def _watch(self) -> None:
         async for changed in watch_saves(self._folder.bundle, self._files):
             if any(path.is_relative_to(self._folder.bundle) for path in changed):
-                self._steps.put_nowait(self._load_bundle)
+                self._steps.put_nowait(self._load_saved_bundle)
             if any(path in self._files() for path in changed):
                 self._steps.put_nowait(self._load_script)
 
@@ -205,25 +185,45 @@ class Session:
             return
         print_lines(*report)
         await self._load_bundle()
-        await self._script.start()
+        await self._start()
 
     async def _run_again(self) -> None:
         if self._tools is None:
             await self._load_script()
             return
         print_lines(f"running {self._folder.script.name} again")
+        await self._start()
+
+    async def _start(self) -> None:
+        self._outdated = self._repeats = False
         await self._script.start()
 
     def _ended(self, status: int) -> None:
         print_lines(exit_text(self._folder.script.name, status))
         if self._answered:
             self._steps.put_nowait(self._finish)
+        if self._outdated:
+            self._steps.put_nowait(self._run_under_new_policies)
 
     # -- the policies -------------------------------------------------------------------------------------------------
 
     async def _load_bundle(self) -> None:
         await activate(self._ctx)
         await self._report_bundle()
+
+    async def _load_saved_bundle(self) -> None:
+        before = self._ctx.active.current.digest
+        await self._load_bundle()
+        if self._tools is not None and self._ctx.active.current.digest != before:
+            await self._run_under_new_policies()
+
+    async def _run_under_new_policies(self) -> None:
+        """Run the script again, but never stop a run for it: an effect may be firing."""
+        self._outdated = self._script.running
+        if self._repeats and not self._outdated:
+            print_lines(f"not run again: {WHY_NOT_RERUN[SETTLED]}; {_KEY_HINT}, or press r and Enter")
+        elif not self._outdated:
+            await self._run_again()
 
     async def _report_bundle(self) -> None:
         """Print the active bundle, or why the folder is refused, each once."""
@@ -276,7 +276,8 @@ class Session:
         if any(gate["policy_id"] == UNKNOWN_TOOL for gate in gates):
             self._report_unknown_tool(review.tool)
         groups = sorted({group for gate in gates for group in gate["groups"]})
-        print_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}")
+        unseen = any(gate["policy_id"] == UNSEEN for gate in gates)
+        print_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}", unseen=unseen)
 
     def _report_unknown_tool(self, tool: str) -> None:
         """Print why no policy evaluated the tool: its manifest came later, is not active, or does not exist."""
@@ -300,6 +301,8 @@ class Session:
         key = snapshot.transaction.run_key
         states = [f"{one.tool} {one.state}{_denial_reason(snapshot, one)}" for one in snapshot.effects]
         settled = snapshot.transaction.state == TxnState.SETTLED.value
+        if settled and key.startswith(_UNNAMED) and snapshot.transaction.agent == self._folder.agent:
+            self._repeats = True
         print_lines(
             f"{key}: {', '.join(states)}" if settled else f"{key}: ended, nothing fired ({', '.join(states)})"
         )
@@ -359,7 +362,7 @@ class Session:
         else:
             self._answered.add(txn)
             print_lines(f"{key}: {answer}; running {self._folder.script.name} again")
-            await self._script.start()
+            await self._start()
 
     async def _finish(self) -> None:
         """Resume the answered transactions that still have pending work."""

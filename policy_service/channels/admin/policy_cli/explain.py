@@ -136,7 +136,10 @@ def _text(explanation: Explanation, call: RecordedCall, unknown: list[str]) -> l
     lines += [f"  {reason.text}" for reason in decision.reasons]
     lines += [f"  asks {each}" for each in explanation.asks]
     if decision.unseen:
-        lines.append(f"  policy cannot evaluate: {', '.join(decision.unseen)}")
+        lines.append(
+            f"  policy cannot evaluate: {', '.join(decision.unseen)}; a permit with "
+            f'@unseen("{",".join(decision.unseen)}") lets such a call pass without people'
+        )
     for held, head in ((True, "Applied:"), (False, "Did not apply:")):
         chosen = [one for one in explanation.policies if one.held is held]
         if chosen:

@@ -71,6 +71,9 @@ class DenyReason:
         return f"{self.tool}: {self.text} [{self.code}{policy}]{advice}"
 
 
+_UNSEEN: Final = "unseen"  # the group of the built-in gate
+
+
 @dataclass(frozen=True, slots=True)
 class ApprovalRequirement:
     """What one merged gate requires: this many people of any of these groups, with a passkey if `step_up` is set."""
@@ -102,6 +105,8 @@ class PendingReview:
 
     def __str__(self) -> str:
         asked = " and ".join(map(str, self.asks)) or "people"
+        if any(_UNSEEN in one.groups for one in self.asks):
+            asked += f" ({_UNSEEN}: policies cannot evaluate all of its arguments)"
         until = f" until {self.answer_by}" if self.answer_by else ""
         where = f" at {self.url}" if self.url else ""
         return f"{self.tool} waits for {asked}{until}{where}"

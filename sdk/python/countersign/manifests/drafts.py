@@ -1,19 +1,23 @@
 """Drafts manifests from code, for people to review and add to the bundle.
 
-A draft repeats what the decorator and the signature state, and guesses nothing about money, recipients or risk. Members
-with their default value are left out. A tool without a resource is refused, and so is an argument that may hold
-anything, because it cannot be reviewed.
+A draft repeats what the decorator and the signature state, with the arguments in the order of the signature. Where the
+decorator names no money, recipients or secrets, well-known argument names suggest them: whole numbers of minor units
+next to a currency, `to`, `email`, `password`, `token` and the like. Risk is never guessed. Members with their default
+value are left out. A tool without a resource is refused, and so is an argument that may hold anything, because it
+cannot be reviewed.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from countersign.contract.admission import JSON, admitted_bytes
+from countersign.contract.admission import JSON
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.pointers import pointer_to
@@ -31,6 +35,11 @@ ANNOTATION_KEYWORDS: Final = frozenset(
 )
 """JSON Schema keywords that never fail a value."""
 
+_MONEY: Final = re.compile(r"(\w+_)?(cents|minor_units?)")
+_CURRENCY: Final = re.compile(r"(\w+_)?currency")
+_RECIPIENT: Final = re.compile(r"to|cc|bcc|(\w+_)?(recipients?|e?mails?|email_address(es)?|phone_number)")
+_SECRET: Final = re.compile(r"(\w+_)?(password|passphrase|secret|token|api_key|private_key|credentials?)")
+
 _NOISE: Final = ("title", "default")  # pydantic's annotations; the canonical args always contain the defaults
 
 
@@ -44,7 +53,7 @@ def draft_manifest(tool: Tool) -> ToolManifest:
     if given is not None:
         return given
     try:
-        return load_manifest(admitted_bytes(_members(tool)))
+        return load_manifest(json.dumps(_members(tool)).encode())
     except ContractError as error:
         raise RegistrationError(f"tool {tool.name!r} has no valid manifest: {error}") from error
 
@@ -57,20 +66,21 @@ def manifest_json(manifest: ToolManifest) -> bytes:
 def _members(tool: Tool) -> dict[str, Any]:
     draft = tool.draft
     title, description = _words(tool)
+    schema = args_schema(tool)
     members: dict[str, Any] = {
         "tool": tool.name,
         "title": draft.title or title,
         "description": description,
-        "args": args_schema(tool),
+        "args": schema,
         "resource": _resource(tool),
         "lane": tool.lane,
         "idempotent": draft.idempotent,
         "on_exhausted": draft.on_exhausted,
         "groups": list(draft.groups),
-        "secret": [_pointer(one) for one in draft.secret],
+        "secret": [_pointer(one) for one in draft.secret or _texts_named(_SECRET, schema)],
         "risk": draft.risk,
-        "money": [_money(one) for one in draft.money],
-        "recipients": [_pointer(one) for one in draft.recipients],
+        "money": [_money(one) for one in draft.money or _likely_money(schema)],
+        "recipients": [_pointer(one) for one in draft.recipients or _texts_named(_RECIPIENT, schema)],
         "timeout_seconds": draft.timeout_seconds,
         "sentence": draft.sentence or _sentence(tool, draft.title or title),
     }
@@ -211,7 +221,25 @@ def _money(field: Any) -> dict[str, str]:
     return {key: _pointer(value) for key, value in dict(field).items()}
 
 
+def _texts_named(name: re.Pattern[str], schema: dict[str, Any]) -> list[str]:
+    """The arguments so named that are text or lists of text."""
+    parts = {one: part for one, part in schema.get("properties", {}).items() if name.fullmatch(one)}
+    return [
+        one
+        for one, part in parts.items()
+        if "string" in (part.get("type"), part.get("items", {}).get("type"))
+    ]
+
+
+def _likely_money(schema: dict[str, Any]) -> list[dict[str, str]]:
+    """The whole numbers of minor units, if exactly one argument is a currency."""
+    currencies = _texts_named(_CURRENCY, schema)
+    whole = [one for one, part in schema.get("properties", {}).items() if part.get("type") == "integer"]
+    amounts = [one for one in whole if _MONEY.fullmatch(one)] if len(currencies) == 1 else []
+    return [{"amount": one, "currency": currencies[0]} for one in amounts]
+
+
 def _sentence(tool: Tool, title: str) -> str:
     """An initial sentence: the title, then every argument. People improve it in review."""
-    named = ", ".join(f"{name} {{{name}}}" for name in sorted(tool.signature.names))
+    named = ", ".join(f"{name} {{{name}}}" for name in tool.signature.parameters)
     return f"{title}: {named}" if named else title

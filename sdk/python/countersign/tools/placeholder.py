@@ -99,6 +99,12 @@ class Placeholder(Generic[R_co]):
             )
 
     def __bool__(self) -> bool:  # noqa: PLE0304 - it never returns
+        if self._outcome is None:
+            raise PlaceholderUsed(
+                f"{self.tool} is only staged, and a condition cannot know what it will return. End the block first: after "
+                'it, `.outcome == "fired"` says whether it happened and `.result` what it returned; what depends on that '
+                "belongs in a second transaction"
+            )
         self._refuse()
 
     def __str__(self) -> str:  # noqa: PLE0307 - it never returns

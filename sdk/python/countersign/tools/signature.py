@@ -16,7 +16,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from functools import cached_property, partial
 from typing import Any, Final, NotRequired, TypeVar
@@ -33,6 +33,7 @@ from countersign.tools.results import (
     Result,
     bracketed,
     is_utf8_text,
+    pointer_step,
     refused_pointer,
     require_runs_when_called,
     serialization_error_text,
@@ -89,6 +90,8 @@ class Signature:
         for name, value in bound.items():
             self._written(name, partial(self._require_value, name, value))
         typed = self._validate(bound)
+        for name, value in typed.items():
+            self._written(name, partial(self._require_same_kind, name, bound[name], value))
         raw = self._canonical(typed)
         again = self.retype(raw)
         for name, value in typed.items():
@@ -109,7 +112,8 @@ class Signature:
         wrong += [f"it takes no {name!r}" for name in (*given, *later) if name not in parameters]
         known = {n: v for n, v in given.items() if n in parameters and not (v is None and n in self.optional)}
         try:
-            self._adapter.validate_python(known)
+            typed = self._adapter.validate_python(known)
+            wrong += [text for n, value in typed.items() for text in _converted(n, known[n], value)]
         except ValidationError as error:
             found = error.errors(include_input=False, include_url=False)
             wrong += [
@@ -226,6 +230,10 @@ class Signature:
                     f"does not carry faithfully; {_INSTEAD}"
                 )
 
+    def _require_same_kind(self, name: str, given: object, typed: object) -> None:
+        for text in _converted(name, given, typed):
+            raise NotStageable(f"{self.tool!r}: {text}")
+
     def _validate(self, values: Mapping[str, object]) -> dict[str, Any]:
         adapter = self._adapter
         try:
@@ -321,6 +329,48 @@ def _children(value: object) -> list[object]:
     if isinstance(value, BaseModel):
         return [getattr(value, name) for name in type(value).model_fields]
     return []
+
+
+def _converted(name: str, given: object, typed: object) -> Iterator[str]:
+    """Numbers and booleans that pydantic made of something else, like 42 of "42": what people approve would differ from
+    what was given. A text that says another number is left out: a validator of the tool's own has read it.
+    """
+    for place, one, other in _leaves(given, typed):
+        if type(other) not in (int, float, bool) or not isinstance(one, str | bool | int | float):
+            continue
+        read = isinstance(one, str) and (isinstance(other, bool) or _is_written(other, one))
+        if read or (not isinstance(one, str) and isinstance(one, bool) is not isinstance(other, bool)):
+            yield (
+                f"argument {name!r} is {_kind(one)}{bracketed(place)} where the signature says {_kind(other)}; convert "
+                "it before the call"
+            )
+
+
+def _leaves(given: object, typed: object, place: str = "") -> Iterator[tuple[str, object, object]]:
+    """The parts of an argument as given and as validated, each with its place."""
+    if isinstance(given, Mapping) and isinstance(typed, Mapping | BaseModel):
+        parts = typed if isinstance(typed, Mapping) else vars(typed)
+        for key in given.keys() & parts.keys():
+            yield from _leaves(given[key], parts[key], f"{place}/{pointer_step(key)}")
+    elif isinstance(given, list | tuple) and isinstance(typed, list | tuple):
+        for step, (one, other) in enumerate(zip(given, typed, strict=False)):
+            yield from _leaves(one, other, f"{place}/{step}")
+    else:
+        yield place, given, typed
+
+
+def _is_written(number: float, text: str) -> bool:
+    for read in (int, float):  # a float lacks the last digits of a large integer
+        with suppress(ValueError):
+            if read(text) == number:
+                return True
+    return False
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "a boolean"
+    return "text" if isinstance(value, str) else "a number"
 
 
 def _same(one: object, other: object) -> bool:

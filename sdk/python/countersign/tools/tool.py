@@ -173,7 +173,7 @@ def tool(
         )
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
-        called = name or fn.__name__
+        called, written = name or fn.__name__, fn
         companions: list[Tool | Probe] = []
         options = dict(draft)
         if inspect.isclass(fn):
@@ -187,7 +187,9 @@ def tool(
                 companions.append(replace(made(undo, back, given), tries=None))
         one = made(fn, called, options)
         (registry or default_registry).add(one, *companions)
-        return _gate(one)
+        gated = _gate(one)
+        gated.__name__, gated.__qualname__ = written.__name__, written.__qualname__  # of a class, not of its method
+        return gated
 
     return decorate
 
@@ -259,6 +261,9 @@ class _GatedAsync:
         self._tool = one
         self.__code__ = one.fn.__code__
         self.__defaults__, self.__kwdefaults__ = one.fn.__defaults__, one.fn.__kwdefaults__
+
+    def __repr__(self) -> str:
+        return f"<async tool {self._tool.name} of {self.__module__}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         call = cast("CoroutineType[Any, Any, Any]", self._call(args, kwargs))

@@ -159,6 +159,8 @@ def test_a_placeholder_refuses_to_be_a_value(desk: Desk, refund) -> None:
         for use in USES:
             with pytest.raises(errors.PlaceholderUsed):
                 use(placed)
+        with pytest.raises(errors.PlaceholderUsed, match=r'outcome == "fired".*second transaction'):
+            bool(placed)
         with pytest.raises(AttributeError):
             _ = placed.refund_id
         assert "not done yet" in repr(placed)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NewType, Optional
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from countersign import MemoryAdapter, ToolRegistry, errors, replay, tool
 from countersign.journal import LocalState
@@ -71,11 +71,44 @@ def test_keyword_positional_and_defaulted_forms_have_the_same_bytes() -> None:
     assert "note" not in again(plain, "o-1")
 
 
+def parsed(
+    cents: Annotated[int, BeforeValidator(lambda text: int(str(text).replace(".", "")))], sure: bool
+) -> None: ...
+
+
+@pytest.mark.parametrize(("fn", "args", "place"), [
+    (plain, {"order_id": "o-1", "amount": "42"}, "argument 'amount' is text where the signature says a number"),
+    (plain, {"order_id": "o-1", "amount": str(2**53 - 1)}, "argument 'amount' is text where"),
+    (plain, {"order_id": "o-1", "amount": True}, "argument 'amount' is a boolean where"),
+    (parsed, {"cents": "12.40", "sure": 1}, "argument 'sure' is a number where the signature says a boolean"),
+    (parsed, {"cents": "12.40", "sure": "yes"}, "argument 'sure' is text where the signature says a boolean"),
+    (listed, {"amounts": [1, "2"], "named": {}}, r"'amounts' is text \(at /1\) where"),
+    (listed, {"amounts": [], "named": {"a": "7"}}, r"'named' is text \(at /a\) where"),
+    (typed, {"money": {"cents": "5", "currency": "EUR"}}, r"'money' is text \(at /cents\) where"),
+])  # fmt: skip
+def test_a_number_is_not_made_of_a_text_nor_a_boolean_of_either(fn: Any, args: Any, place: str) -> None:
+    rest = {
+        "colour": "red",
+        "key": uuid.UUID(int=7),
+        "at": dt.datetime(2026, 11, 21, tzinfo=dt.UTC),
+        "pair": (1, "a"),
+        "box": Box(3),
+    }
+    signature = Signature(fn, "act")
+    given = {n: v for n, v in (rest | args).items() if n in signature.names}
+    for check in (lambda: signature.freeze((), given), lambda: signature.require_call(given)):
+        with pytest.raises(errors.NotStageable, match=place):
+            check()
+
+
+def test_a_validator_of_the_tool_may_read_a_number_from_a_text() -> None:
+    assert again(parsed, "12.40", True) == {"cents": 1240, "sure": True}
+
+
 def test_types_come_back_as_they_went_in() -> None:
     money, at = Money(cents=5, currency="EUR"), dt.datetime(2026, 11, 21, 22, 0, tzinfo=dt.UTC)
     given = {"colour": Colour.RED, "money": money, "key": uuid.UUID(int=7), "at": at, "pair": (1, "a")}
     assert again(typed, **given, box=Box(3)) == given | {"box": Box(3)}
-    assert again(plain, "o-1", "42")["amount"] == 42, "what a model writes is typed by the signature"
 
 
 def test_a_whole_float_is_its_integer() -> None:

@@ -62,6 +62,18 @@ def an_object(**properties: Any) -> dict[str, Any]:
     return schema | {"required": required}
 
 
+def test_a_gated_tool_has_the_name_of_what_it_gates(registry: ToolRegistry) -> None:
+    class BookSeat:
+        def execute(self, flight: str) -> None: ...
+
+    async def look_up(flight: str) -> None: ...
+
+    seat, look = (tool(registry=registry)(one) for one in (BookSeat, look_up))
+    assert (seat.__name__, look.__name__) == ("BookSeat", "look_up")
+    assert "BookSeat" in repr(seat)
+    assert repr(look) == f"<async tool look_up of {__name__}>"
+
+
 def test_the_draft_repeats_the_declaration(registry: ToolRegistry) -> None:
     said: dict[str, Any] = {
         "compensate": "order.cancel",
