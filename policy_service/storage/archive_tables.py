@@ -81,6 +81,14 @@ def archived_transaction(conn: Connection, txn: str) -> ArchivedTransactionRow |
     return find_one(conn, ArchivedTransactionRow, txn=txn)
 
 
+def return_transaction(conn: Connection, txn: str) -> ArchivedTransactionRow | None:
+    """Delete the narrow row of an archived transaction without spent effects, so that it can have a new revision."""
+    row = archived_transaction(conn, txn)
+    if row is not None:
+        conn.execute(delete(table(ArchivedTransactionRow)).where(table(ArchivedTransactionRow).c.txn == txn))
+    return row
+
+
 def spent_effects(conn: Connection, txn: str) -> list[SpentEffectRow]:
     """The spent effects of an archived transaction, in order."""
     return sorted(find(conn, SpentEffectRow, txn=txn), key=lambda row: (row.kind != "effect", row.seq))

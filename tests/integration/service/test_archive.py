@@ -23,7 +23,7 @@ from policy_service.storage import archive_files
 from policy_service.storage.advisory_locks import acquire_lease
 from policy_service.storage.archive_files import archive_files as files_of
 from policy_service.storage.archive_files import find_export, line_digest
-from policy_service.storage.archive_tables import SpentEffectRow, collect_rows
+from policy_service.storage.archive_tables import collect_rows
 from policy_service.storage.core import find_one, insert_row, table, update_rows
 from policy_service.storage.tables import EffectRow, TransactionRow
 from policy_service.workflow.expiry import archive
@@ -36,7 +36,6 @@ from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import each_engine
 from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.stepping_up import Holder, review_of
-from tests.integration.service.test_restored import evidence
 from tests.integration.service.together.bank import Bank, refusal, sizes
 from tests.integration.service.together.test_outcomes import undone
 
@@ -611,24 +610,3 @@ async def test_what_a_person_settled_as_fired_after_a_restore_is_spent(vault: Va
         assert await archived(bank) == 1
         assert refusal(await robot.submit(await pay(bank), run_key="lost")) == (409, "already_redeemed")
         assert await bank.service.db.read(faults_of_log) == []
-
-
-async def test_a_receipt_from_before_a_restore_revives_nothing_archived(vault: Vault) -> None:
-    async with keeping(vault) as bank:
-        robot = await bank.agent("robot")
-        view = (await robot.submit(await pay(bank), run_key="lost", attempt_id="a")).json()
-        recall = evidence(bank, view, view["receipt"])
-        await robot.report("a", outcome(view, "fired"))
-        assert await archived(bank) == 1
-    assert vault.verb(*REASON, "--even-so")[0] == 0
-    async with serving(vault) as bank:
-        robot = at(bank, robot)
-        said = outcome(view, "fired")
-        assert refusal(await robot.report("a", said, recall=recall)) == (409, "already_reported")
-        other = {"attempt_id": "b"}  # as if the effect had been redeemed again after the restore
-        named = {"effect_id": said["effect_id"]}
-        await bank.service.db.write(lambda tx: update_rows(tx.conn, SpentEffectRow, named, other))
-        assert refusal(await robot.report("a", said, recall=recall)) == (409, "already_redeemed")
-        assert (
-            await bank.service.db.read(lambda conn: find_one(conn, TransactionRow, txn=view["txn"])) is None
-        )
