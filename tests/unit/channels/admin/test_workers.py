@@ -32,6 +32,8 @@ metrics.VOTES.labels("approve", "no").inc()
 metrics.UNITS_WAITING.inc(waiting)
 metrics.CHECK_FAILING.labels("bundle").set(failing)
 metrics.JOB_SUCCESS.labels("forget").set(100 + waiting)
+if waiting > 1:
+    metrics.DIRECTORY_READ.labels("idp").set(100 + waiting)
 metrics.REVIEWS_OPEN.set(7)
 print(metrics.render_metrics().decode())
 """
@@ -91,6 +93,7 @@ def test_metrics_of_workers_become_one(tmp_path: Path) -> None:
         'countersign_check_failing{check="bundle"} 1.0',
         'countersign_job_last_success_timestamp_seconds{job="forget"} 101.0',
         "countersign_reviews_open 7.0",
+        'countersign_directory_read_timestamp_seconds{host="idp"} 102.0',  # the first worker has not read yet
     }
     assert expected <= set(rendered)
     assert sum("bundle_info" in line for line in rendered) == 1, "the old bundle is left out"
