@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from policy_service.audit.log import append, parties_by_txn
 from policy_service.cli import app
-from policy_service.errors import StorageUnavailableError
+from policy_service.errors import NotFoundError, StorageUnavailableError
 from policy_service.storage import archive_files
 from policy_service.storage.advisory_locks import acquire_lease
 from policy_service.storage.archive_files import archive_files as files_of
@@ -445,6 +445,8 @@ async def test_old_ids_get_the_right_code(bank: Bank, robot: Agent) -> None:
     ids = {"effect_ids": [view["effects"][0]["effect_id"]]}
     assert refusal(await robot.send("POST", "/v1/redemptions/a/renew", ids)) == (409, "already_reported")
     assert refusal(await robot.release(view)) == (409, "already_redeemed")
+    assert refusal(await undone(robot, view)) == (409, "already_redeemed")
+    assert refusal(await undone(await bank.agent("stranger"), view)) == (404, "not_found")
     assert refusal(await bank.withdraw(view)) == (409, "already_redeemed")
     answer = await robot.send("GET", f"/v1/transactions/{txn}")
     assert refusal(answer) == (409, "already_redeemed"), "it must not look like one that never arrived"
@@ -453,6 +455,20 @@ async def test_old_ids_get_the_right_code(bank: Bank, robot: Agent) -> None:
     for who in (f"/v1/transactions/{txn}", f"/v1/transactions/{'0' * 64}"):
         hidden = await other.send("GET", who)
         assert refusal(hidden) == (404, "not_found") and "archived" not in hidden.text
+
+
+async def test_revoking_a_commit_names_how_many_it_left_out(bank: Bank, robot: Agent) -> None:
+    """Nothing of an archived transaction is open; but its decisions are not found."""
+    why = {"reason": "a bad rule"}
+    view = await fired(bank, robot)
+    decided = {"commit": view["effects"][0]["decision"]["commit"], **why}
+    assert (await bank.operator("revoke-commit", decided))["archived"] == 0
+    assert await archived(bank) == 1
+    with pytest.raises(NotFoundError, match="1 archived transactions, of which nothing is open"):
+        await bank.operator("revoke-commit", decided)
+    await robot.submit(await pay(bank), run_key="open")
+    done = await bank.operator("revoke-commit", decided)
+    assert (len(done["open"]), done["archived"]) == (1, 1)
 
 
 async def test_the_database_itself_refuses_an_archived_transaction(bank: Bank, robot: Agent) -> None:
