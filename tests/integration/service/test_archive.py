@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, delete, event
 from sqlalchemy.exc import IntegrityError
+from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from policy_service.audit.log import append, parties_by_txn
 from policy_service.cli import app
 from policy_service.errors import NotFoundError, StorageUnavailableError
+from policy_service.pap.active_bundle import Candidate
+from policy_service.pap.source import FolderSource
 from policy_service.storage import archive_files
 from policy_service.storage.advisory_locks import acquire_lease
 from policy_service.storage.archive_files import archive_files as files_of
@@ -29,7 +32,7 @@ from policy_service.storage.tables import EffectRow, TransactionRow
 from policy_service.workflow.expiry import archive
 from policy_service.workflow.expiry.archive import Archiver, reason_to_keep
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.payments import ANYBODY, gate
+from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.vault import REASON, Vault, at, serving
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import mail, pay
@@ -270,8 +273,8 @@ async def why(bank: Bank, txn: str) -> str | None:
     """The reason by which it stays."""
     rows = await bank.service.db.read(lambda conn: collect_rows(conn, txn))
     now = bank.clock()
-    bundle = bank.service.active.current
-    return reason_to_keep(rows, bundle, before=archive._cutoff(bank.service.ctx), meters_from=now)
+    bundles = archive._bundles(bank.service.ctx)
+    return reason_to_keep(rows, bundles, before=archive._cutoff(bank.service.ctx), meters_from=now)
 
 
 async def test_the_last_change_counts(bank: Bank, robot: Agent) -> None:
@@ -312,6 +315,34 @@ async def test_what_a_meter_counts_stays(bank: Bank, robot: Agent) -> None:
     assert await archived(bank) == 0
     assert await why(bank, view["txn"]) == "a meter counts it"
     assert await archived(bank, days=90 - DAYS) == 1
+
+
+async def test_what_a_meter_in_shadow_counts_stays(bank: Bank, robot: Agent, tmp_path: Path) -> None:
+    """A candidate with a longer window would otherwise be compared with fewer rows than it will have."""
+    await bank.write("tools/pay.json", counted_pay())
+    await bank.write("meters.toml", METERS)
+    shadow = Payments(tmp_path / "shadow")
+    shadow.write("tools/pay.json", counted_pay())
+    shadow.write("meters.toml", METERS.replace('"24h"', '"90d"'))
+    candidate = Candidate(FolderSource(shadow.path))
+    bank.service.ctx = replace(bank.service.ctx, candidate=candidate)
+    view = await fired(bank, robot)
+    assert await archived(bank) == 0, "it is not loaded yet"
+    await candidate.reload()
+    assert await archived(bank, days=0) == 0
+    assert await why(bank, view["txn"]) == "a meter counts it"
+    assert await archived(bank, days=90 - DAYS) == 1
+    candidate.close()
+
+
+@pytest.mark.parametrize(("days", "warned"), [(0, False), (29, True), (30, False)])
+async def test_an_archive_that_hides_precedents_is_a_warning_at_the_start(
+    bank: Bank, days: int, warned: bool
+) -> None:
+    settings = bank.settings.model_copy(update={"archive_after_days": days})
+    with capture_logs() as logged:
+        Archiver(replace(bank.service.ctx, settings=settings), "test")
+    assert [line["event"] for line in logged] == ["archive_shortens_precedents"] * warned
 
 
 async def test_a_reservation_that_was_given_back_keeps_nothing(bank: Bank, robot: Agent) -> None:
