@@ -34,7 +34,7 @@ from policy_service.channels.admin.output import AsJson, print_result, report_er
 from policy_service.channels.admin.policy_cli import add_author_verbs
 from policy_service.channels.admin.policy_cli.bundles import configured_bundle_files
 from policy_service.channels.admin.socket import embedded_lock, open_database, run_admin_command
-from policy_service.channels.admin.worker_channel import WorkerChannel
+from policy_service.channels.admin.worker_channel import WorkerChannel, require_generation
 from policy_service.channels.admin.workers import require_database_server, run_workers
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import Route
@@ -196,7 +196,9 @@ def serve_worker(number: int, listener: int, channel: int, metrics_folder: Path)
     share_with_workers(metrics_folder)
     with report_errors():
         _set_up_logging(worker=number)
-        _serve(load_settings(), supervisor.report_ready, socket.socket(fileno=listener))
+        settings = load_settings()
+        require_generation(settings, supervisor.generation)
+        _serve(settings, supervisor.report_ready, socket.socket(fileno=listener))
 
 
 def _serve(settings: Settings, welcome: Callable[[], None], listener: socket.socket | None = None) -> None:

@@ -7,16 +7,21 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from prometheus_client import Gauge
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from policy_service import metrics
+from policy_service.channels.admin.worker_channel import generation, require_generation
 from policy_service.channels.admin.workers import pause_before_restart
 from policy_service.cli import app
 from policy_service.logs import _JsonLines, _numbered
+from policy_service.settings import Settings, load_settings
+from policy_service.tokens.keys import make_keys, rotate_keys
 from tests.conventions.repository import ROOT
 
 WORKER = """
@@ -71,6 +76,29 @@ def test_a_number_of_workers_out_of_range_is_wrong_usage(count: str, tmp_path: P
 )
 def test_a_worker_that_dies_again_is_started_after_a_longer_pause(deaths: int, pause_s: float) -> None:
     assert pause_before_restart(deaths) == pause_s
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    make_keys(tmp_path / "data/keys")
+    return load_settings(data_dir=tmp_path / "data")
+
+
+def test_a_generation_is_a_version_settings_and_keys(settings: Settings) -> None:
+    first = generation(settings, "1")
+    assert generation(load_settings(data_dir=settings.data_dir), "1") == first
+    assert generation(settings, "2") != first
+    assert generation(settings.model_copy(update={"fire_window_s": 7}), "1") != first
+    rotate_keys(settings.key_dir, now=0, compromised=True)
+    assert generation(settings, "1") != first
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_worker_of_another_generation_ends(settings: Settings, same: bool) -> None:
+    expected = generation(settings) if same else generation(settings, "another")
+    with capture_logs() as logged, nullcontext() if same else pytest.raises(SystemExit, match="3"):
+        require_generation(settings, expected)
+    assert [line["event"] for line in logged] == ["worker_of_another_generation"] * (not same)
 
 
 def run_worker(folder: Path, *words: str) -> tuple[int, list[str]]:
