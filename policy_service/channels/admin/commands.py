@@ -374,3 +374,18 @@ COMMANDS: dict[str, Command] = {
     "webhooks-list": _list_webhooks,
     "webhooks-retry": _retry_webhook,
 }
+
+READ_ONLY = frozenset(
+    {
+        "agent-list",
+        "passkey-list",
+        "people-list",
+        "recorded-call",
+        "recorded-calls",
+        "slack-links",
+        "slack-status",
+        "stop-list",
+        "webhooks-list",
+    }
+)
+"""Commands that also run on a database that lost something, over a connection that cannot write."""
