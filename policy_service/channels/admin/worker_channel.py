@@ -20,7 +20,6 @@ from typing import Final
 
 import structlog
 
-from policy_service import __version__
 from policy_service.settings import Settings
 from policy_service.tokens.keys import read_keys
 
@@ -32,7 +31,7 @@ STOP_S: Final = 30.0  # longer than a stop takes: running requests have 5 second
 log = structlog.get_logger(__name__)
 
 
-def generation(settings: Settings, version: str = __version__) -> bytes:
+def generation(settings: Settings, version: str) -> bytes:
     """The digest of what all workers must have in common: the version, the settings and the signing keys.
 
     Raises:
@@ -42,10 +41,10 @@ def generation(settings: Settings, version: str = __version__) -> bytes:
     return hashlib.sha256(json.dumps([version, settings.model_dump_json(), keys]).encode()).digest()
 
 
-def require_generation(settings: Settings, expected: bytes) -> None:
+def require_generation(settings: Settings, version: str, expected: bytes) -> None:
     """End this process if its version, settings or keys are not those that its supervisor started with."""
-    if generation(settings) != expected:
-        log.error("worker_of_another_generation", version=__version__)
+    if generation(settings, version) != expected:
+        log.error("worker_of_another_generation", version=version)
         raise SystemExit(OTHER_GENERATION)
 
 

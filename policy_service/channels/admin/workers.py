@@ -27,7 +27,7 @@ import structlog
 
 from policy_service import metrics
 from policy_service.channels.admin.socket import is_embedded
-from policy_service.channels.admin.worker_channel import OTHER_GENERATION, READY, STOP_S, generation
+from policy_service.channels.admin.worker_channel import OTHER_GENERATION, READY, STOP_S
 from policy_service.errors import StartError
 from policy_service.settings import Settings
 
@@ -56,8 +56,9 @@ def pause_before_restart(deaths: int) -> float:
     return 0.0 if deaths <= 1 else min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 2, 16))
 
 
-def run_workers(settings: Settings, count: int, welcome: Callable[[], None]) -> int:
+def run_workers(settings: Settings, count: int, welcome: Callable[[], None], generation: bytes) -> int:
     """Serve with ``count`` workers until a signal or a refused start. ``welcome`` runs once all of them serve.
+    ``generation`` is the digest that each of them must have.
 
     A signal that stopped the service is raised again once every worker has ended. Returns the exit status.
 
@@ -69,7 +70,7 @@ def run_workers(settings: Settings, count: int, welcome: Callable[[], None]) -> 
         listener = stack.enter_context(_bound(settings.host, settings.port))
         # private to this user (mode 0700), and empty: the files of an earlier run would be counted again
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="countersign-metrics-"))
-        return _Supervisor(count, listener, Path(folder), received, welcome, generation(settings)).run()
+        return _Supervisor(count, listener, Path(folder), received, welcome, generation).run()
 
 
 @dataclass

@@ -292,7 +292,7 @@ def _new_revision(tx: Tx, bundle: Bundle, proof: ReceiptProof, cause: Transition
     )
     insert(tx, transaction)
     named: dict[str, Any] = {"txn": claims.txn, "rev": rev, "agent": claims.sub}
-    body = {
+    body: dict[str, Any] = {
         "txn_digest": claims.txn_digest,
         "run_key": proof.run_key,
         "effects": [effect.effect_id for effect in proof.effects],

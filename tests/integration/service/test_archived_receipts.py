@@ -165,8 +165,8 @@ async def test_a_second_redemption_of_an_archived_effect_is_logged(vault: Vault,
         assert refusal(answer) == (409, "already_reported"), answer.text
         assert "archived" in answer.json()["detail"] and "redeemed" in answer.json()["detail"]
         (body,) = [body for kind, body in await bank.log(spent.txn) if kind == "redemption_contradicted"]
-        told = {"attempt_id": "a", "epoch": 1, "effects": [effect_id], "outcomes": {effect_id: "fired"}}
-        assert {**body, **told} == body and body["file"].endswith(".jsonl")
+        recorded = {"attempt_id": "a", "epoch": 1, "effects": [effect_id], "outcomes": {effect_id: "fired"}}
+        assert {**body, **recorded} == body and body["file"].endswith(".jsonl")
         assert await narrow(bank, spent.txn) is not None
 
 

@@ -61,16 +61,7 @@ def require_unspent(refused: ServiceRefused, txn: str, run_key: str) -> None:
     """Raise `AlreadyRedeemed` for a refusal that means another attempt has redeemed the list, or it is archived."""
     if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
         what = refused.detail.partition(";")[0]  # the advice depends on who redeemed it
-        states = [state for _, state in states_in_problem(refused)]
-        raise AlreadyRedeemed.elsewhere(run_key, txn, states, what) from refused
-
-
-def states_in_problem(refused: ServiceRefused) -> list[tuple[str, str]]:
-    """The effect ids and states that a refusal holds, if it does."""
-    effects = refused.extras.get("effects")
-    if not isinstance(effects, list) or not all(isinstance(one, dict) for one in effects):
-        return []
-    return [(str(one.get("effect_id")), str(one.get("state"))) for one in effects]
+        raise AlreadyRedeemed.elsewhere(run_key, txn, refused.effect_states.values(), what) from refused
 
 
 def is_same_list(view: TransactionView, plan: Plan) -> bool:

@@ -23,7 +23,7 @@ from countersign.commit.executor import EffectExecutor
 from countersign.commit.finalizer import Finalizer
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
-from countersign.commit.reconciliation import flush_outbox, states_in_problem
+from countersign.commit.reconciliation import flush_outbox
 from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState, Outcome
@@ -79,7 +79,7 @@ def _archived_outcomes(refused: ServiceRefused) -> Iterator[RemoteOutcome]:
     """The outcomes of an archived transaction, which hold no settlement. A failed compensation is taken over as fired:
     the service refuses to compensate it, which leaves it to a person here.
     """
-    for effect_id, state in states_in_problem(refused):
+    for effect_id, state in refused.effect_states.items():
         path = _STATE_PATHS.get(EffectState(state), ())
         yield RemoteOutcome(effect_id, path[:1] if state == EffectState.COMPENSATION_FAILED.value else path)
 

@@ -95,9 +95,9 @@ def test_a_generation_is_a_version_settings_and_keys(settings: Settings) -> None
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_worker_of_another_generation_ends(settings: Settings, same: bool) -> None:
-    expected = generation(settings) if same else generation(settings, "another")
+    expected = generation(settings, "1" if same else "2")
     with capture_logs() as logged, nullcontext() if same else pytest.raises(SystemExit, match="3"):
-        require_generation(settings, expected)
+        require_generation(settings, "1", expected)
     assert [line["event"] for line in logged] == ["worker_of_another_generation"] * (not same)
 
 
