@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from countersign.contract import PrivateKey, PublicKey
+from policy_service import __version__
 from policy_service.channels.admin import (
     backup,
     freeze_and_revoke,
@@ -34,7 +35,7 @@ from policy_service.channels.admin.output import AsJson, print_result, report_er
 from policy_service.channels.admin.policy_cli import add_author_verbs
 from policy_service.channels.admin.policy_cli.bundles import configured_bundle_files
 from policy_service.channels.admin.socket import embedded_lock, open_database, run_admin_command
-from policy_service.channels.admin.worker_channel import WorkerChannel
+from policy_service.channels.admin.worker_channel import WorkerChannel, generation, require_generation
 from policy_service.channels.admin.workers import require_database_server, run_workers
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import Route
@@ -184,7 +185,9 @@ def serve(
         read_keys(settings.key_dir)  # first: without `init`, nothing may be created
         with open_database(settings) as db:  # migrated here, once, before the workers open it
             reconcile_epoch(db, settings.key_dir)
-        status = run_workers(settings, count, lambda: _print_welcome(settings))
+        status = run_workers(
+            settings, count, lambda: _print_welcome(settings), generation(settings, __version__)
+        )
     raise typer.Exit(status)
 
 
@@ -196,7 +199,9 @@ def serve_worker(number: int, listener: int, channel: int, metrics_folder: Path)
     share_with_workers(metrics_folder)
     with report_errors():
         _set_up_logging(worker=number)
-        _serve(load_settings(), supervisor.report_ready, socket.socket(fileno=listener))
+        settings = load_settings()
+        require_generation(settings, __version__, supervisor.generation)
+        _serve(settings, supervisor.report_ready, socket.socket(fileno=listener))
 
 
 def _serve(settings: Settings, welcome: Callable[[], None], listener: socket.socket | None = None) -> None:

@@ -174,7 +174,8 @@ FACT_TIME = _histogram(
 )
 DIRECTORY_READ = _gauge(
     "directory_read_timestamp_seconds",
-    "When the directory's groups were last read, Unix time; 0 for never.",
+    "When the directory's groups were last read, Unix time.",
+    "host",  # a gauge without a label is 0 in a worker that has not read yet, and so is the lowest of all
     workers="livemin",
 )
 CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz fails.", "check", workers="livemax")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import structlog
 
@@ -190,7 +190,7 @@ class DirectoryReader:
             if dict(found.members) != dict(self.members):
                 self.members = found.members
             self.read_at = began  # the answer may be as old as the request
-            metrics.DIRECTORY_READ.set(began.timestamp())
+            metrics.DIRECTORY_READ.labels(urlsplit(self._place.setting.url).netloc).set(began.timestamp())
             self._report(f"has no group called {found.missing[0]!r}" if found.missing else None)
 
     def _report(self, fault: str | None) -> None:

@@ -104,9 +104,12 @@ class ActiveBundle(BundleInForce):
             if bundle is not self._current and accept is not None and not await accept(bundle):
                 bundle.close()
                 return ReloadResult(self._current, changed=False)
+            try:
+                changed = await self._swap(bundle)
+            except BundleError as error:
+                return await self._keep(error)
             self._error = self._failed_at = None
             self._signal.good()
-            changed = await self._swap(bundle)
             return ReloadResult(self._current, changed)
 
     def mark_displaced(self) -> None:
@@ -123,10 +126,10 @@ class ActiveBundle(BundleInForce):
             if self._current is None or self._current.commit != commits.accepted:
                 try:
                     bundle = await asyncio.to_thread(self._load_accepted)
+                    if bundle is not None:
+                        await self._swap(bundle)
                 except BundleError:
                     return False  # it has to be fetched first; the next reload reports the error
-                if bundle is not None:
-                    await self._swap(bundle)
             return self._current is not None and self._current.commit == commits.accepted
 
     async def _keep(self, error: BundleError) -> ReloadResult:

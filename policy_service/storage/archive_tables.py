@@ -22,6 +22,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
+    func,
     select,
 )
 from sqlmodel import Field
@@ -79,6 +80,19 @@ class SpentEffectRow(Row, table=True):
 def archived_transaction(conn: Connection, txn: str) -> ArchivedTransactionRow | None:
     """An archived transaction by its id."""
     return find_one(conn, ArchivedTransactionRow, txn=txn)
+
+
+def archived_count(conn: Connection) -> int:
+    """How many transactions are archived. It reads them all: for an operator's command only."""
+    return int(conn.execute(select(func.count()).select_from(table(ArchivedTransactionRow))).scalar_one())
+
+
+def return_transaction(conn: Connection, txn: str) -> ArchivedTransactionRow | None:
+    """Delete the narrow row of an archived transaction without spent effects, so that it can have a new revision."""
+    row = archived_transaction(conn, txn)
+    if row is not None:
+        conn.execute(delete(table(ArchivedTransactionRow)).where(table(ArchivedTransactionRow).c.txn == txn))
+    return row
 
 
 def spent_effects(conn: Connection, txn: str) -> list[SpentEffectRow]:

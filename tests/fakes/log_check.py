@@ -96,8 +96,12 @@ def faults_of_log(conn: Connection) -> list[str]:
     archived = {row["txn"]: row for row in _rows(conn, ArchivedTransactionRow)}
     rows = table(AuditRow).c
     # by index, not by time: a clock may have been set back
-    for line in conn.execute(select(*rows).order_by(rows.idx.is_(None), rows.idx, rows.audit_id)):
-        (past if line.txn in archived else replay).take(line)
+    lines = conn.execute(select(*rows).order_by(rows.idx.is_(None), rows.idx, rows.audit_id)).all()
+    returned = {line.audit_id: line.txn for line in lines if _returns(line)}
+    left = Counter(returned.values())
+    for line in lines:
+        left[line.txn] -= line.audit_id in returned
+        (past if line.txn in archived or left[line.txn] > 0 else replay).take(line)
     effects = _rows(conn, tables.EffectRow)
     held: dict[Thing, str] = {("effect", r["effect_id"], r["rev"]): r["state"] for r in effects}
     held |= {("transaction", r["txn"], r["rev"]): r["state"] for r in _rows(conn, tables.TransactionRow)}
@@ -111,18 +115,25 @@ def faults_of_log(conn: Connection) -> list[str]:
     redeemed = {(r["redeemer"], r["attempt_id"]) for r in redemptions}
     redemptions_differ = _differ("attempts", sorted(attempts), sorted(redeemed))
     names_differ = _differ("named once", replay.named, named)
-    replay.faults += _faults_of_archive(conn, past, archived)
+    replay.faults += _faults_of_archive(conn, past, archived, Counter(returned.values()))
     return [*replay.faults, *_differ("states", replay.states, held), *names_differ, *redemptions_differ]
 
 
-def _faults_of_archive(conn: Connection, past: Replay, archived: Mapping[str, Any]) -> list[str]:
+def _returns(line: Any) -> bool:
+    """Whether an archived transaction came back with this line, which a receipt from before a restore proves."""
+    return line.kind == "transaction_submitted" and "archived" in json.loads(line.body)
+
+
+def _faults_of_archive(
+    conn: Connection, past: Replay, archived: Mapping[str, Any], returned: Counter[str]
+) -> list[str]:
     """The narrow rows hold the states that the log ends in, and each redeemed effect once."""
     held: dict[Thing, str] = {("transaction", r["txn"], r["rev"]): r["state"] for r in archived.values()}
     spent = {r["effect_id"]: r["state"] for r in _rows(conn, SpentEffectRow)}
     ended = {
         thing[1]: state for thing, state in past.states.items() if thing[0] == "effect" and thing[1] in spent
     }
-    moved = Counter(past.archived)
+    moved = Counter(past.archived) - returned
     return [
         *past.faults,
         *_differ("archived", {thing: past.states.get(thing) for thing in held}, held),

@@ -16,6 +16,7 @@ from policy_service.identity import agents, dev_signin, people
 from policy_service.queries.stops import list_stops
 from policy_service.settings import Settings
 from policy_service.slack import EVENTS_PATH, SlackApp
+from policy_service.storage.archive_tables import archived_count
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import PasskeyRow
@@ -280,7 +281,8 @@ def _revoke_agent(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _revoke_commit(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"commit": args["commit"], "open": revoke.revoke_commit(tx, args["commit"], args["reason"])}
+    found = revoke.revoke_commit(tx, args["commit"], args["reason"])
+    return {"commit": args["commit"], "open": found, "archived": archived_count(tx.conn)}
 
 
 def _accept_policies(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -372,3 +374,18 @@ COMMANDS: dict[str, Command] = {
     "webhooks-list": _list_webhooks,
     "webhooks-retry": _retry_webhook,
 }
+
+READ_ONLY = frozenset(
+    {
+        "agent-list",
+        "passkey-list",
+        "people-list",
+        "recorded-call",
+        "recorded-calls",
+        "slack-links",
+        "slack-status",
+        "stop-list",
+        "webhooks-list",
+    }
+)
+"""Commands that also run on a database that lost something, over a connection that cannot write."""

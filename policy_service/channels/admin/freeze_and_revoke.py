@@ -198,7 +198,10 @@ def revoke_commit(
     with report_errors():
         done = _run_command("revoke-commit", {"commit": commit, "reason": reason})
         ended = _revoke_each("effect", "effect_id", done["open"], reason)
-        text = f"revoked {ended} open transactions and compensations decided by {commit}"
+        text = (
+            f"revoked {ended} open transactions and compensations decided by {commit}; left out: {done['archived']} "
+            "archived transactions, of which nothing is open"
+        )
         _print_done(done | {"ended": ended}, as_json, text)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import typer
 from sqlalchemy import make_url
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,14 +28,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from countersign.contract import ErrorCode
-from policy_service.channels.admin.commands import COMMANDS, Arguments
+from policy_service.channels.admin.commands import COMMANDS, READ_ONLY, Arguments
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import socket_client
 from policy_service.settings import Settings
-from policy_service.storage.database import Database, StorageLimits
+from policy_service.storage.database import Database, StorageLimits, Tx
 from policy_service.storage.migrations import is_empty, migrate
 from policy_service.storage.sqlite import ProcessLock, is_missing, lock_path
-from policy_service.storage.unit_of_work import Clock
+from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.workflow.revocation.restore import reconcile_epoch
 
 _SOCKET = "admin.sock"
@@ -140,7 +141,13 @@ def _run_directly(settings: Settings, name: str, args: Arguments) -> Any:
     with existing_database(settings) as db:
         if is_embedded(settings):
             # its lines must not take indexes that a lost part of the log used
-            reconcile_epoch(db, settings.key_dir)
+            try:
+                reconcile_epoch(db, settings.key_dir)
+            except StartError as behind:
+                if name not in READ_ONLY:
+                    raise
+                typer.echo(f"WARNING: {behind}", err=True)
+                return db.read_sync(lambda conn: COMMANDS[name](Tx(conn, utc_now()), settings, args))
         return db.write_sync(lambda tx: COMMANDS[name](tx, settings, args))
 
 

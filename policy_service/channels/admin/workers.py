@@ -2,8 +2,9 @@
 
 Each worker is a whole service with its own leases, as a replica is. A worker that dies is replaced, after a pause if
 it dies again and again. A worker that cannot start ends the service, unless the service has opened and another worker
-still serves. Workers stop when their supervisor is gone. uvicorn's supervisor does none of these: it restarts without a
-pause and for ever, and its workers outlive it.
+still serves. A worker that would serve with another version, other settings or other keys than the first ones ends the
+service, so that its process manager starts all of them anew. Workers stop when their supervisor is gone. uvicorn's
+supervisor does none of these: it restarts without a pause and for ever, and its workers outlive it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import structlog
 
 from policy_service import metrics
 from policy_service.channels.admin.socket import is_embedded
-from policy_service.channels.admin.worker_channel import READY, STOP_S
+from policy_service.channels.admin.worker_channel import OTHER_GENERATION, READY, STOP_S
 from policy_service.errors import StartError
 from policy_service.settings import Settings
 
@@ -55,8 +56,9 @@ def pause_before_restart(deaths: int) -> float:
     return 0.0 if deaths <= 1 else min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 2, 16))
 
 
-def run_workers(settings: Settings, count: int, welcome: Callable[[], None]) -> int:
+def run_workers(settings: Settings, count: int, welcome: Callable[[], None], generation: bytes) -> int:
     """Serve with ``count`` workers until a signal or a refused start. ``welcome`` runs once all of them serve.
+    ``generation`` is the digest that each of them must have.
 
     A signal that stopped the service is raised again once every worker has ended. Returns the exit status.
 
@@ -68,7 +70,7 @@ def run_workers(settings: Settings, count: int, welcome: Callable[[], None]) -> 
         listener = stack.enter_context(_bound(settings.host, settings.port))
         # private to this user (mode 0700), and empty: the files of an earlier run would be counted again
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="countersign-metrics-"))
-        return _Supervisor(count, listener, Path(folder), received, welcome).run()
+        return _Supervisor(count, listener, Path(folder), received, welcome, generation).run()
 
 
 @dataclass
@@ -100,7 +102,9 @@ class _Supervisor:
         folder: Path,
         received: _Signals,
         welcome: Callable[[], None],
+        digest: bytes,
     ) -> None:
+        self._generation = digest
         self._slots = [_Slot(number + 1) for number in range(count)]
         self._listener, self._folder, self._welcome = listener, folder, welcome
         self._received, self._forwarded = received, 0
@@ -157,6 +161,7 @@ class _Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.channel, theirs = socket.socketpair()
+        slot.channel.send(self._generation)  # not in the arguments or the environment: it covers passwords
         slot.channel.setblocking(False)
         handles = (self._listener.fileno(), theirs.fileno())
         words = [sys.executable, "-P", "-m", "policy_service.cli", "serve-worker", str(slot.number)]
@@ -188,6 +193,11 @@ class _Supervisor:
         now, was_ready = time.monotonic(), slot.ready
         slot.ready = False
         others = self._opened and any(other.ready for other in self._slots)
+        if status == OTHER_GENERATION:
+            log.error("workers_differ", worker=slot.number)
+            self._status = 1
+            self._stop()
+            return
         if not was_ready and status > 0 and not others:
             self._status = status  # it has printed why
             self._stop()

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -52,6 +53,7 @@ HEAD_REF: Final = "refs/countersign/head"
 _NAME: Final = "policies.git"
 _SHA1: Final = 40  # letters of a name
 _TAGS_OF_TAGS: Final = 8
+_LOCK_POLL_S: Final = 0.1
 _PROTOCOL: Final = 0  # the one every server speaks alike
 
 
@@ -94,7 +96,11 @@ class Mirror:
             yield Objects(repo)
 
     def keep(self, commit: str) -> None:
-        """Reference the active commit, so that it stays available without the remote."""
+        """Reference the active commit, so that it stays available without the remote.
+
+        Raises:
+            HeadError: another process holds the mirror.
+        """
         with self._locked(), open_repository(self.path) as repo:
             repo.refs[Ref(ACTIVE_REF.encode())] = ObjectID(commit.encode())
 
@@ -143,13 +149,31 @@ class Mirror:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Workers share a mirror: one must neither delete the pack that another fetches nor meet its locked ref."""
+        """Workers share a mirror: one must neither delete the pack that another fetches nor meet its locked ref.
+
+        Raises:
+            HeadError: another process has held it for as long as a fetch may take.
+        """
         handle = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel releases it if the process dies
+            self._lock(handle)  # the kernel releases it if the process dies
             yield
         finally:
             os.close(handle)
+
+    def _lock(self, handle: int) -> None:
+        ends = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= ends:
+                    why = (
+                        f"another process has held its mirror {self.path} for {self._timeout_s:g} s "
+                        "(policies_timeout_s); its fetch hangs"
+                    )
+                    raise HeadError(self._place.shown, why, "unreachable") from error
+            time.sleep(_LOCK_POLL_S)
 
     def _fetch(self, session: RemoteSession, repo: Repo, sha: str) -> None:
         # dulwich's walker cannot acknowledge a SHA-256 name, so such a repository is fetched whole every time.

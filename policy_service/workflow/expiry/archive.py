@@ -27,6 +27,7 @@ from policy_service import metrics
 from policy_service.audit.log import append
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
+from policy_service.queries.context_panel import PRECEDENT_DAYS
 from policy_service.storage.advisory_locks import acquire_lease, lock_transaction
 from policy_service.storage.archive_files import append_lines, encode_line, file_of, line_digest
 from policy_service.storage.archive_tables import (
@@ -100,6 +101,10 @@ class Archiver:
     """Archives what is due, oldest first. One of each process."""
 
     def __init__(self, ctx: Context, holder: str) -> None:
+        if 0 < ctx.settings.archive_after_days < PRECEDENT_DAYS:
+            log.warning(
+                "archive_shortens_precedents", days=ctx.settings.archive_after_days, shown=PRECEDENT_DAYS
+            )
         self._ctx, self._holder = ctx, holder
         self._after: _Key | None = None  # where the next pass begins
 
@@ -112,6 +117,8 @@ class Archiver:
         ctx, archived, kept = self._ctx, 0, 0
         if not ctx.settings.archive_after_days:
             return 0
+        if ctx.candidate is not None and ctx.candidate.bundle is None:
+            return 0  # which rows its meters count is not known
         # After a restore agents report what was redeemed in the lost part of the log, also of a run key that had ended.
         if await ctx.db.read(lambda conn: conn.execute(_RESTORED, {"since": _cutoff(ctx)}).first()):
             return 0
@@ -182,11 +189,19 @@ def _rows_to_move(conn: Connection, ctx: Context, txn: str, now: datetime) -> Ro
     rows = collect_rows(conn, txn)
     readers = conn.execute(_OLDEST_READER).scalar() if rows[ReservationRow] else None
     since = now if readers is None else min(now, readers)
-    reason = reason_to_keep(rows, ctx.active.current, before=_cutoff(ctx), meters_from=since)
+    reason = reason_to_keep(rows, _bundles(ctx), before=_cutoff(ctx), meters_from=since)
     return rows if reason is None else None
 
 
-def reason_to_keep(rows: Rows, bundle: Bundle, *, before: datetime, meters_from: datetime) -> str | None:
+def _bundles(ctx: Context) -> list[Bundle]:
+    """The bundles whose meters are read: the active one, and one in shadow, which may have longer windows."""
+    shadow = None if ctx.candidate is None else ctx.candidate.bundle
+    return [ctx.active.current, *([] if shadow is None else [shadow])]
+
+
+def reason_to_keep(
+    rows: Rows, bundles: Sequence[Bundle], *, before: datetime, meters_from: datetime
+) -> str | None:
     """Why a transaction stays in the database; None if it may be archived.
 
     ``meters_from``: the earliest time at which an evaluation may still read the meters.
@@ -204,7 +219,7 @@ def reason_to_keep(rows: Rows, bundle: Bundle, *, before: datetime, meters_from:
         return "a review or a proposal is open"
     if _last_change(rows) > before:
         return "it changed too recently"
-    if any(_is_counted(row, bundle, meters_from) for row in rows[ReservationRow]):
+    if any(_is_counted(row, bundle, meters_from) for row in rows[ReservationRow] for bundle in bundles):
         return "a meter counts it"
     return None
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy import Connection
+
 from countersign.contract import (
     Compensation,
     ContractError,
@@ -30,6 +32,7 @@ from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
+from policy_service.queries.archived import refuse_missing_to
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
 from policy_service.queries.repository import Snapshot, left_as_fired
@@ -88,11 +91,12 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
 
     Raises:
         NotFoundError, ForbiddenError: the caller may not redeem it.
+        ConflictError: already_redeemed: its transaction is archived, so it can never be compensated by the service.
         ConflictError: the effect did not fire, or has no compensation (illegal_state).
     """
 
     async def work(bundle: Bundle) -> CompensationResult:
-        snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
+        snapshot = await ctx.db.read(lambda conn: _load(conn, caller, txn))
         require_redeemer(caller, snapshot.transaction)
         try:
             undo = _known_compensation(snapshot, effect_id) or _build(bundle, snapshot, effect_id)
@@ -108,6 +112,10 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         return CompensationResult(after, effect, next(iter(sign_releases(ctx, claims)), None))
 
     return await with_stable_bundle(ctx, work)
+
+
+def _load(conn: Connection, caller: Caller, txn: str) -> Snapshot:
+    return repository.load(conn, txn) or refuse_missing_to(conn, caller.agent, txn)
 
 
 def _require_effect(snapshot: Snapshot, effect_id: str) -> EffectRow:
@@ -177,7 +185,7 @@ def _compensate(
 ) -> tuple[Snapshot, list[ReleaseClaims]]:
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, txn)
-    snapshot = repository.require_transaction(tx.conn, txn)
+    snapshot = _load(tx.conn, caller, txn)
     require_redeemer(caller, snapshot.transaction)
     stopped = require_active_caller(tx, caller, "compensate").stopped
     cause = TransitionReason.by_agent(caller.agent, "compensate")

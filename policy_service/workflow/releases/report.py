@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can_transition, canonicalize
 from countersign.contract.wire import ReportedOutcome, ReportRequest
-from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
 from policy_service.queries.archived import require_attempt_not_archived
@@ -24,6 +24,7 @@ from policy_service.workflow.effects.outcomes import apply_outcome, sync_transac
 from policy_service.workflow.releases.redeem import require_attempt
 from policy_service.workflow.releases.restore_redemption import (
     ReceiptProof,
+    record_archived_contradiction,
     restore_redemption,
     verify_receipt,
 )
@@ -57,16 +58,21 @@ async def report(ctx: Context, caller: Caller, sent: ReportRequest) -> Snapshot:
                 f"{outcome.outcome.value!r} cannot be reported: it follows from the report about the compensation"
             )
     proof = None if sent.recall is None else verify_receipt(ctx, caller, sent.attempt_id, sent.recall)
-    return await ctx.db.write(lambda tx: _report(tx, ctx, caller, sent, proof))
+    done = await ctx.db.write(lambda tx: _report(tx, ctx, caller, sent, proof))
+    if isinstance(done, ConflictError):
+        raise done
+    return done
 
 
 def _report(
     tx: Tx, ctx: Context, caller: Caller, sent: ReportRequest, proof: ReceiptProof | None
-) -> Snapshot:
+) -> Snapshot | ConflictError:
     if proof is not None:
         tx = lock_transaction(tx, proof.claims.txn)
         if repository.attempt_of(tx.conn, caller.agent, sent.attempt_id) is None:
             require_attempt_not_archived(tx.conn, caller.agent, sent.attempt_id)
+            if (refusal := record_archived_contradiction(tx, proof, sent.outcomes)) is not None:
+                return refusal
             snapshot = restore_redemption(tx, ctx.active.current, caller, proof)
             if repository.attempt_of(tx.conn, caller.agent, sent.attempt_id) is None:
                 return snapshot  # redeemed under another attempt as well, which is a task now

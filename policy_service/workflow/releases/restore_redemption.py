@@ -7,14 +7,19 @@ The effects become `unknown` first, with their attempt and redemptions, so that 
 outcomes then settle them like any late report. A list that the database never saw, or saw only in a revision that
 ended, is stored as a new revision; its decision is marked as lost. Effects that were redeemed before the restore and
 again after it become tasks, never two redemptions.
+
+An archived transaction in which nothing was redeemed returns to the database with the new revision. If it has spent
+effects, the receipt is a row of the audit log: there are no effects left that a task could be about.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import structlog
 from sqlalchemy import select
 from sqlmodel import col
 
@@ -34,16 +39,16 @@ from countersign.contract import (
     names,
     open_token,
 )
-from countersign.contract.wire import Recall, RecalledEffect
+from countersign.contract.wire import Recall, RecalledEffect, ReportedOutcome
 from policy_service.audit.log import append
 from policy_service.domain.policy_request import Decision, Facts
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.archived import require_not_archived
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
+from policy_service.storage.archive_tables import archived_transaction, return_transaction, spent_effects
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, TransactionRow
 from policy_service.workflow.effects.digests import apply_first_decision, new_effect_row, redemption_row
@@ -54,12 +59,15 @@ from policy_service.workflow.metering import MeterReading, reserve_redeemed
 from policy_service.workflow.revocation.restore import OPEN_STATES, RESTORED_TASK, mark_unknown
 from policy_service.workflow.transitions import (
     TransitionReason,
+    agent_actor,
     audit_effect,
     insert,
     open_task,
     set_columns,
     transition_effect,
 )
+
+log = structlog.get_logger(__name__)
 
 _LOST = Decision(outcome=Verdict.RELEASE, bundle="", commit="")  # the original decision is unknown
 
@@ -142,6 +150,37 @@ def _bad_receipt(what: str) -> InvalidRequestError:
     return InvalidRequestError(f"the receipt {what}", code=ErrorCode.BAD_TOKEN)
 
 
+# -- a transaction with spent effects in the archive -------------------------------------------------------------------
+
+
+def record_archived_contradiction(
+    tx: Tx, proof: ReceiptProof, outcomes: Sequence[ReportedOutcome]
+) -> ConflictError | None:
+    """Record a redemption that contradicts the archive, and return the refusal to raise once the unit is committed.
+
+    None if nothing of the transaction is spent in the archive. The caller has found that the attempt is not archived.
+    """
+    claims = proof.claims
+    archived = archived_transaction(tx.conn, claims.txn)
+    if archived is None or not spent_effects(tx.conn, claims.txn):
+        return None
+    body = {
+        "attempt_id": claims.attempt,
+        "epoch": claims.epoch,
+        "effects": [effect.effect_id for effect in proof.effects],
+        "outcomes": {one.effect_id: one.outcome.value for one in outcomes},
+        "file": archived.file,
+    }
+    about: dict[str, Any] = {"txn": claims.txn, "rev": archived.rev, "agent": archived.agent}
+    append(tx, "redemption_contradicted", actor=agent_actor(claims.aud), body=body, **about)
+    log.error("archived_redemption_contradicted", txn=claims.txn, attempt_id=claims.attempt)
+    return ConflictError(
+        f"the transaction was redeemed under another attempt too, and archived (file {archived.file}); the attempt "
+        f"{claims.attempt!r} and its outcomes are recorded in the audit log",
+        code=ErrorCode.ALREADY_REPORTED,
+    )
+
+
 # -- restoring the redemption ------------------------------------------------------------------------------------------
 
 
@@ -151,7 +190,6 @@ def restore_redemption(tx: Tx, bundle: Bundle, caller: Caller, proof: ReceiptPro
     Raises:
         ForbiddenError: the agent of the receipt is no longer enrolled.
         NotFoundError, ConflictError: a compensation of an effect that is not known to have fired; report that first.
-        ConflictError: the transaction is archived (already_redeemed, illegal_state).
     """
     claims = proof.claims
     cause = TransitionReason.by_agent(caller.agent, "recalled", {"attempt_id": claims.attempt})
@@ -159,7 +197,6 @@ def restore_redemption(tx: Tx, bundle: Bundle, caller: Caller, proof: ReceiptPro
         raise ForbiddenError(
             f"the agent {claims.sub!r} is no longer enrolled: policy-service agent enroll {claims.sub}"
         )
-    require_not_archived(tx.conn, claims.txn)
     redeemed = repository.redeemed_effects(tx.conn, [effect.effect_id for effect in proof.effects])
     if redeemed:
         return _redeemed_twice(tx, claims, redeemed, cause)
@@ -238,7 +275,8 @@ def _new_revision(tx: Tx, bundle: Bundle, proof: ReceiptProof, cause: Transition
     claims, head = proof.claims, repository.load(tx.conn, proof.claims.txn)
     if head is not None and head.transaction.state in {TxnState.REVIEW.value, TxnState.READY.value}:
         supersede(tx, head, cause)
-    rev = 1 if head is None else head.head_rev + 1
+    archived = return_transaction(tx.conn, claims.txn)
+    rev = 1 + (head.head_rev if head is not None else archived.rev if archived is not None else 0)
     transaction = TransactionRow(
         txn=claims.txn,
         rev=rev,
@@ -254,7 +292,7 @@ def _new_revision(tx: Tx, bundle: Bundle, proof: ReceiptProof, cause: Transition
     )
     insert(tx, transaction)
     named: dict[str, Any] = {"txn": claims.txn, "rev": rev, "agent": claims.sub}
-    body = {
+    body: dict[str, Any] = {
         "txn_digest": claims.txn_digest,
         "run_key": proof.run_key,
         "effects": [effect.effect_id for effect in proof.effects],
@@ -262,6 +300,8 @@ def _new_revision(tx: Tx, bundle: Bundle, proof: ReceiptProof, cause: Transition
         "to": transaction.state,
         "why": cause.why,
     }
+    if archived is not None:
+        body["archived"] = {"rev": archived.rev, "file": archived.file, "digest": archived.digest}
     append(tx, "transaction_submitted", actor=cause.actor, body=body, **named)
     snapshot = Snapshot(transaction, [], head_rev=rev)
     rows = [new_effect_row(bundle, effect, rev) for effect in proof.effects]

@@ -29,6 +29,7 @@ from policy_service.identity.sessions import end_sessions_of
 from policy_service.queries import repository
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_exclusive, lock_transaction
+from policy_service.storage.archive_tables import archived_count
 from policy_service.storage.core import find_one, table
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import AssertionRow, PasskeyRow
@@ -131,13 +132,14 @@ def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
     """Record that the decisions of a policy commit are revoked; returns the open effects that it decided last.
 
     Raises:
-        NotFoundError: the commit never decided anything.
+        NotFoundError: the commit decided nothing that is in the database. Archived transactions have nothing open.
     """
     decided = select(col(DecisionRow.decision_id)).where(col(DecisionRow.commit) == commit)
     if tx.conn.execute(decided.limit(1)).first() is None:
         raise NotFoundError(
             f"nothing was decided by the commit {commit!r}; give it in full, as decisions name it. Recent commits: "
-            f"{', '.join(_recent_commits(tx)) or 'none'}"
+            f"{', '.join(_recent_commits(tx)) or 'none'}. Left out: {archived_count(tx.conn)} archived transactions, "
+            "of which nothing is open"
         )
     append(tx, "commit_revoked", actor=OPERATOR, body={"commit": commit, "reason": reason})
     open_ones = (

@@ -55,6 +55,7 @@ class Desk:
         settings = Settings(
             url=self.service.url, agent="support", key_path=self.home / "agent.pem",
             journal_path=self.home / journal, retry_base_seconds=0.01, retry_max_seconds=0.02,
+            allow_dev=True,
         )  # fmt: skip
         return Runtime(settings, registry=self.tools.registry)
 

@@ -14,29 +14,31 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, delete, event
 from sqlalchemy.exc import IntegrityError
+from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from policy_service.audit.log import append, parties_by_txn
 from policy_service.cli import app
-from policy_service.errors import StorageUnavailableError
+from policy_service.errors import NotFoundError, StorageUnavailableError
+from policy_service.pap.active_bundle import Candidate
+from policy_service.pap.source import FolderSource
 from policy_service.storage import archive_files
 from policy_service.storage.advisory_locks import acquire_lease
 from policy_service.storage.archive_files import archive_files as files_of
 from policy_service.storage.archive_files import find_export, line_digest
-from policy_service.storage.archive_tables import SpentEffectRow, collect_rows
+from policy_service.storage.archive_tables import collect_rows
 from policy_service.storage.core import find_one, insert_row, table, update_rows
 from policy_service.storage.tables import EffectRow, TransactionRow
 from policy_service.workflow.expiry import archive
 from policy_service.workflow.expiry.archive import Archiver, reason_to_keep
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.payments import ANYBODY, gate
+from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.vault import REASON, Vault, at, serving
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import each_engine
 from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.stepping_up import Holder, review_of
-from tests.integration.service.test_restored import evidence
 from tests.integration.service.together.bank import Bank, refusal, sizes
 from tests.integration.service.together.test_outcomes import undone
 
@@ -271,8 +273,8 @@ async def why(bank: Bank, txn: str) -> str | None:
     """The reason by which it stays."""
     rows = await bank.service.db.read(lambda conn: collect_rows(conn, txn))
     now = bank.clock()
-    bundle = bank.service.active.current
-    return reason_to_keep(rows, bundle, before=archive._cutoff(bank.service.ctx), meters_from=now)
+    bundles = archive._bundles(bank.service.ctx)
+    return reason_to_keep(rows, bundles, before=archive._cutoff(bank.service.ctx), meters_from=now)
 
 
 async def test_the_last_change_counts(bank: Bank, robot: Agent) -> None:
@@ -313,6 +315,34 @@ async def test_what_a_meter_counts_stays(bank: Bank, robot: Agent) -> None:
     assert await archived(bank) == 0
     assert await why(bank, view["txn"]) == "a meter counts it"
     assert await archived(bank, days=90 - DAYS) == 1
+
+
+async def test_what_a_meter_in_shadow_counts_stays(bank: Bank, robot: Agent, tmp_path: Path) -> None:
+    """A candidate with a longer window would otherwise be compared with fewer rows than it will have."""
+    await bank.write("tools/pay.json", counted_pay())
+    await bank.write("meters.toml", METERS)
+    shadow = Payments(tmp_path / "shadow")
+    shadow.write("tools/pay.json", counted_pay())
+    shadow.write("meters.toml", METERS.replace('"24h"', '"90d"'))
+    candidate = Candidate(FolderSource(shadow.path))
+    bank.service.ctx = replace(bank.service.ctx, candidate=candidate)
+    view = await fired(bank, robot)
+    assert await archived(bank) == 0, "it is not loaded yet"
+    await candidate.reload()
+    assert await archived(bank, days=0) == 0
+    assert await why(bank, view["txn"]) == "a meter counts it"
+    assert await archived(bank, days=90 - DAYS) == 1
+    candidate.close()
+
+
+@pytest.mark.parametrize(("days", "warned"), [(0, False), (29, True), (30, False)])
+async def test_an_archive_that_hides_precedents_is_a_warning_at_the_start(
+    bank: Bank, days: int, warned: bool
+) -> None:
+    settings = bank.settings.model_copy(update={"archive_after_days": days})
+    with capture_logs() as logged:
+        Archiver(replace(bank.service.ctx, settings=settings), "test")
+    assert [line["event"] for line in logged] == ["archive_shortens_precedents"] * warned
 
 
 async def test_a_reservation_that_was_given_back_keeps_nothing(bank: Bank, robot: Agent) -> None:
@@ -446,6 +476,8 @@ async def test_old_ids_get_the_right_code(bank: Bank, robot: Agent) -> None:
     ids = {"effect_ids": [view["effects"][0]["effect_id"]]}
     assert refusal(await robot.send("POST", "/v1/redemptions/a/renew", ids)) == (409, "already_reported")
     assert refusal(await robot.release(view)) == (409, "already_redeemed")
+    assert refusal(await undone(robot, view)) == (409, "already_redeemed")
+    assert refusal(await undone(await bank.agent("stranger"), view)) == (404, "not_found")
     assert refusal(await bank.withdraw(view)) == (409, "already_redeemed")
     answer = await robot.send("GET", f"/v1/transactions/{txn}")
     assert refusal(answer) == (409, "already_redeemed"), "it must not look like one that never arrived"
@@ -454,6 +486,20 @@ async def test_old_ids_get_the_right_code(bank: Bank, robot: Agent) -> None:
     for who in (f"/v1/transactions/{txn}", f"/v1/transactions/{'0' * 64}"):
         hidden = await other.send("GET", who)
         assert refusal(hidden) == (404, "not_found") and "archived" not in hidden.text
+
+
+async def test_revoking_a_commit_names_how_many_it_left_out(bank: Bank, robot: Agent) -> None:
+    """Nothing of an archived transaction is open; but its decisions are not found."""
+    why = {"reason": "a bad rule"}
+    view = await fired(bank, robot)
+    decided = {"commit": view["effects"][0]["decision"]["commit"], **why}
+    assert (await bank.operator("revoke-commit", decided))["archived"] == 0
+    assert await archived(bank) == 1
+    with pytest.raises(NotFoundError, match="1 archived transactions, of which nothing is open"):
+        await bank.operator("revoke-commit", decided)
+    await robot.submit(await pay(bank), run_key="open")
+    done = await bank.operator("revoke-commit", decided)
+    assert (len(done["open"]), done["archived"]) == (1, 1)
 
 
 async def test_the_database_itself_refuses_an_archived_transaction(bank: Bank, robot: Agent) -> None:
@@ -611,24 +657,3 @@ async def test_what_a_person_settled_as_fired_after_a_restore_is_spent(vault: Va
         assert await archived(bank) == 1
         assert refusal(await robot.submit(await pay(bank), run_key="lost")) == (409, "already_redeemed")
         assert await bank.service.db.read(faults_of_log) == []
-
-
-async def test_a_receipt_from_before_a_restore_revives_nothing_archived(vault: Vault) -> None:
-    async with keeping(vault) as bank:
-        robot = await bank.agent("robot")
-        view = (await robot.submit(await pay(bank), run_key="lost", attempt_id="a")).json()
-        recall = evidence(bank, view, view["receipt"])
-        await robot.report("a", outcome(view, "fired"))
-        assert await archived(bank) == 1
-    assert vault.verb(*REASON, "--even-so")[0] == 0
-    async with serving(vault) as bank:
-        robot = at(bank, robot)
-        said = outcome(view, "fired")
-        assert refusal(await robot.report("a", said, recall=recall)) == (409, "already_reported")
-        other = {"attempt_id": "b"}  # as if the effect had been redeemed again after the restore
-        named = {"effect_id": said["effect_id"]}
-        await bank.service.db.write(lambda tx: update_rows(tx.conn, SpentEffectRow, named, other))
-        assert refusal(await robot.report("a", said, recall=recall)) == (409, "already_redeemed")
-        assert (
-            await bank.service.db.read(lambda conn: find_one(conn, TransactionRow, txn=view["txn"])) is None
-        )

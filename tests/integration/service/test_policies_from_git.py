@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import fcntl
 import hashlib
 import hmac
+import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -162,6 +166,50 @@ def test_a_branch_or_a_tag_is_followed(rules: Rules) -> None:
     for ref, why in (("main", "is a branch and a tag"), ("never", "no branch or tag 'never'")):
         with pytest.raises(HeadError, match=why):
             newest(rules, ref)
+
+
+@contextmanager
+def held(mirror: Path) -> Iterator[None]:
+    """Another process fetches into this mirror, and hangs."""
+    handle = os.open(mirror, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+async def test_a_mirror_that_another_process_holds_is_a_finding(
+    world: World, rules: Rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that hangs must not block the other workers for longer than a fetch may take."""
+    rules.push()
+    clock = SimpleNamespace(monotonic=count(0, 1_000).__next__, sleep=lambda _: None)
+    monkeypatch.setattr(mirrors, "time", clock)
+    with held(mirrors.mirror_path(world.settings.data_dir)):
+        await looked(world, rules.first, "cannot be reached")
+        error = world.service.active.status().error
+        assert error is not None and "another process has held its mirror" in str(error.problems[0].message)
+    assert await world.activate()
+    assert finding(world) == ""
+
+
+async def test_a_mirror_that_is_held_while_a_bundle_is_swapped_is_a_finding(
+    world: World, rules: Rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, keep = rules.push(), mirrors.Mirror.keep
+
+    def hangs(mirror: mirrors.Mirror, commit: str) -> None:
+        with held(mirror.path):
+            keep(mirror, commit)
+
+    clock = SimpleNamespace(monotonic=count(0, 1_000).__next__, sleep=lambda _: None)
+    monkeypatch.setattr(mirrors, "time", clock)
+    monkeypatch.setattr(mirrors.Mirror, "keep", hangs)
+    await looked(world, rules.first, "cannot be reached")
+    monkeypatch.undo()
+    await world.activate()
+    assert (commit_of(world), finding(world)) == (second, "")
 
 
 async def test_a_bundle_in_a_subfolder_of_a_bare_repository(tmp_path: Path, rules: Rules) -> None:

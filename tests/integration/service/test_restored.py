@@ -18,6 +18,7 @@ import pytest
 from policy_service.audit.feed import transaction_topic
 from policy_service.audit.log import entries_after
 from policy_service.channels.admin import backup
+from policy_service.channels.admin.commands import COMMANDS, READ_ONLY
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.identity.people import list_slack_links
@@ -53,6 +54,44 @@ async def lose_part(vault: Vault) -> Any:
         await robot.submit(await pay(bank), run_key="forgotten", attempt_id="forgotten")
     vault.bring_back(story.copy)
     return story
+
+
+READING = (
+    ("agent", "list"),
+    ("freeze", "list"),
+    ("passkeys", "list"),
+    ("people",),
+    ("slack", "links"),
+    ("slack", "status"),
+    ("webhooks", "list"),
+)
+
+
+@pytest.mark.parametrize("vault", ["sqlite"], indirect=True)
+async def test_commands_that_only_read_run_on_a_database_that_is_behind(vault: Vault) -> None:
+    """An operator looks at what it holds, to decide whether it is taken over. Embedded: others read the server's."""
+    await lose_part(vault)
+    before = (vault.data / "countersign.db").read_bytes()
+    for words in READING:
+        code, said = vault.verb(*words, "--json")
+        assert code == 0 and "WARNING: this database ends at audit index" in said, (words, said)
+    for words in (
+        ("agent", "enroll", "late"),
+        ("freeze", "everything", "--reason", "x"),
+        ("revoke", "agent", "robot", "--reason", "x"),
+        ("webhooks", "retry", "x"),
+    ):
+        code, said = vault.verb(*words)
+        assert code == 1 and "restored or replaced" in said, (words, said)
+    assert (vault.data / "countersign.db").read_bytes() == before
+    assert vault.verb(*REASON)[0] == 0
+    code, said = vault.verb("agent", "list")
+    assert code == 0 and "WARNING" not in said
+
+
+def test_the_commands_that_only_read_are_named() -> None:
+    listed = {name for name in COMMANDS if name.endswith(("-list", "-links", "-status"))}
+    assert listed | {"people-list", "recorded-call", "recorded-calls"} == READ_ONLY
 
 
 async def does_not_start(vault: Vault, why: str = "restored or replaced") -> None:

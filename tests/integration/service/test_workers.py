@@ -118,6 +118,20 @@ def test_what_a_worker_refuses_ends_the_service_and_is_reported_once(
     assert ended.stderr.count("does not load") == 1
 
 
+async def test_a_replacement_with_other_keys_ends_the_service(env: dict[str, str]) -> None:
+    """Two generations must not serve next to each other; all workers start anew with the new keys."""
+    with Operated(env) as service:
+        workers = children(service._process.pid)
+        assert command("rotate-keys", "--compromised", env=env).returncode == 0
+        os.kill(workers[0], signal.SIGKILL)
+        assert await asyncio.to_thread(service._process.wait, 60) == 1
+        assert not any(map(runs, workers))
+    with Operated(env) as service:
+        workers = children(service._process.pid)
+        os.kill(workers[0], signal.SIGKILL)
+        await until(_replaced(service, workers), 60)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_killed_worker_is_replaced_and_nothing_is_redeemed_twice(

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from countersign.commit.attempt import Authority
 from countersign.commit.executor import EffectExecutor
 from countersign.commit.finalizer import Finalizer
 from countersign.commit.plan import Plan
-from countersign.commit.reconciliation import redeemed_by_us, report_to_restored_service
+from countersign.commit.reconciliation import redeemed_by_us, report_to_restored_service, require_unspent
 from countersign.commit.review import (
     CommitOptions,
     ProposalResponder,
@@ -125,12 +125,12 @@ class Commit:
             if refused.problem_code != ErrorCode.OTHER_EPOCH or not await report_to_restored_service(
                 self._engine
             ):
-                self._require_unspent(refused)
+                require_unspent(refused, self._plan.txn, self._plan.run_key)
                 raise
         try:
             return await self._engine.service.submit(self._submission())
         except ServiceRefused as refused:
-            self._require_unspent(refused)
+            require_unspent(refused, self._plan.txn, self._plan.run_key)
             raise
 
     def _submission(self) -> SubmitRequest:
@@ -237,7 +237,7 @@ class Commit:
             if refused.problem_code in _RELOAD_CODES:
                 self._sent_back = str(refused)
                 return await self._engine.service.view(self._plan.txn)
-            self._require_unspent(refused)
+            require_unspent(refused, self._plan.txn, self._plan.run_key)
             raise
         if not answer.redeemed or answer.receipt is None:
             self._sent_back = "the policy changed its answer"
@@ -315,26 +315,10 @@ class Commit:
         run = EffectExecutor(self._engine, self._lease, Authority.of(self._plan), permit)
         return await finalizer.fire_and_finish(run, self._plan.calls)
 
-    def _require_unspent(self, refused: ServiceRefused) -> None:
-        """Raise `AlreadyRedeemed` for a refusal that means another attempt has redeemed the list."""
-        if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
-            what = refused.detail.partition(";")[0]  # the advice depends on who redeemed it
-            raise AlreadyRedeemed.elsewhere(
-                self._plan.run_key, self._plan.txn, _states_in_problem(refused.extras), what
-            ) from refused
-
 
 def effect_states(view: TransactionView) -> list[str]:
     """The state of each effect of a redeemed transaction."""
     return [one.state.value for one in view.effects]
-
-
-def _states_in_problem(problem: dict[str, Any]) -> list[str]:
-    """The same from a refusal, as far as it holds them."""
-    effects = problem.get("effects")
-    if not isinstance(effects, list) or not all(isinstance(one, dict) for one in effects):
-        return []
-    return [str(one.get("state")) for one in effects]
 
 
 def _look_seconds(settings: Settings) -> float:

@@ -97,6 +97,16 @@ _COMPENSABLE: Final = frozenset({LocalState.FIRED, LocalState.COMPENSATING})
 _GIVEN_UP: Final = ErrorCode.ILLEGAL_STATE.value
 
 
+_ARCHIVED: Final = (
+    "the policy service has archived it, so a person decides; close it by `countersign journal close`"
+)
+
+
+def is_left_in_archive(row: EffectRecord) -> bool:
+    """Whether its compensation was refused because the service has archived the effect. No task is left there."""
+    return row.state is LocalState.COMPENSATION_FAILED and (row.error or "").startswith(_ARCHIVED)
+
+
 class Compensator:
     """Compensates the fired effects of one plan, as far as possible now."""
 
@@ -152,7 +162,13 @@ class Compensator:
     async def _compensate(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
         if not await flush_outbox(self._engine, self._plan.txn):
             return
-        view = await self._engine.service.compensate(self._plan.txn, call.effect.effect_id)
+        try:
+            view = await self._engine.service.compensate(self._plan.txn, call.effect.effect_id)
+        except ServiceRefused as refused:
+            if refused.problem_code != ErrorCode.ALREADY_REDEEMED:
+                raise
+            self._settle(call, LocalState.COMPENSATION_FAILED, f"{_ARCHIVED}: {refused.detail}")
+            return
         if self._is_settled_already(call, view):
             return
         planned = self._planned(call, rule, row, view)

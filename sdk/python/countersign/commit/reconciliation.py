@@ -25,7 +25,13 @@ from countersign.contract.wire import (
     ReportedOutcome,
     TransactionView,
 )
-from countersign.errors import JournalSealed, ReleaseRefused, ServiceRefused, ServiceUnavailable
+from countersign.errors import (
+    AlreadyRedeemed,
+    JournalSealed,
+    ReleaseRefused,
+    ServiceRefused,
+    ServiceUnavailable,
+)
 from countersign.journal import Journal, Lease, Report
 from countersign.journal.queries import COMPENSATE_LANE
 from countersign.runtime import Engine
@@ -36,14 +42,26 @@ _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | E
 _NOT_REDEEMER_STATUSES: Final = frozenset({403, 404})
 
 
-async def fetch_transaction(engine: Engine, txn: str) -> TransactionView | None:
-    """The transaction as the service holds it, or None if it never arrived there."""
+async def fetch_transaction(engine: Engine, txn: str, run_key: str) -> TransactionView | None:
+    """The transaction as the service holds it, or None if it never arrived there, or ended unredeemed and is archived.
+
+    Raises:
+        AlreadyRedeemed: it was redeemed and is archived.
+    """
     try:
         return await engine.service.view(txn)
     except ServiceRefused as refused:
         if refused.is_not_found:
             return None
+        require_unspent(refused, txn, run_key)
         raise
+
+
+def require_unspent(refused: ServiceRefused, txn: str, run_key: str) -> None:
+    """Raise `AlreadyRedeemed` for a refusal that means another attempt has redeemed the list, or it is archived."""
+    if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
+        what = refused.detail.partition(";")[0]  # the advice depends on who redeemed it
+        raise AlreadyRedeemed.elsewhere(run_key, txn, refused.effect_states.values(), what) from refused
 
 
 def is_same_list(view: TransactionView, plan: Plan) -> bool:

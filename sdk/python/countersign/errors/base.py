@@ -110,6 +110,14 @@ class ServiceRefused(WorldError):
         """Whether the service does not have the resource."""
         return self.status == _NOT_FOUND
 
+    @property
+    def effect_states(self) -> dict[str, str]:
+        """The states of the effects that the refusal names, by effect id, if it does."""
+        effects = self.extras.get("effects")
+        if not isinstance(effects, list) or not all(isinstance(one, dict) for one in effects):
+            return {}
+        return {str(one.get("effect_id")): str(one.get("state")) for one in effects}
+
 
 class OverQuota(ServiceRefused):
     """The agent exceeded a quota for longer than a call waits: nothing was fired. `retry_after` is in seconds;

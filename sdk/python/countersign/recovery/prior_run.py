@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Final, NoReturn
 
 from countersign.commit.commit import effect_states
+from countersign.commit.compensation import is_left_in_archive
 from countersign.commit.plan import Plan, plan_from_journal, require_resumable
 from countersign.commit.reconciliation import fetch_transaction
 from countersign.commit.review import record_service_state, require_utf8
@@ -163,7 +164,8 @@ def close(engine: Engine, beginning: str, *, by: str, why: str) -> TransactionRe
         record = journal.transactions.require(txn)
         _require_unsettled(engine, record)
         found = recover_sessions(engine, record)
-        if found.can_be_finished is not None:
+        archived = any(map(is_left_in_archive, journal.transactions.effects(record)))
+        if found.can_be_finished is not None and not archived:
             raise MisuseError(
                 f"the live effects of {txn[:12]} are not partly kept; `countersign resume --tools "
                 "MODULE` finishes it"
@@ -188,7 +190,8 @@ def _require_unsettled(engine: Engine, record: TransactionRecord) -> None:
             f"of {record.txn[:12]} there is still {', '.join(still)}: people settle that in the service, and "
             "`countersign resume --tools MODULE` goes on with it; close it after that"
         )
-    if not any(row.state is LocalState.LIVE for row in engine.journal.transactions.live(record)):
+    live = engine.journal.transactions.live(record)
+    if not any(map(is_left_in_archive, rows)) and not any(row.state is LocalState.LIVE for row in live):
         raise MisuseError(
             f"transaction {record.txn[:12]} is not unsettled for its live effects; people settle it in the service, "
             "and `countersign resume --tools MODULE` takes that over"
@@ -200,7 +203,7 @@ def _is_open(row: EffectRecord) -> bool:
     compensated while live effects are in doubt.
     """
     failed = row.state is LocalState.COMPENSATION_FAILED and not row.kept_by_person
-    return failed or row.state in _DOUBTFUL
+    return (failed and not is_left_in_archive(row)) or row.state in _DOUBTFUL
 
 
 def _mark_remaining_unused(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
@@ -305,9 +308,10 @@ async def find_prior_denial(engine: Engine, record: TransactionRecord) -> Denied
     """Why an earlier run that did nothing was denied, as the service holds it. None if it does not.
 
     Raises:
+        AlreadyRedeemed: something was done under its key elsewhere, and is archived.
         ServiceUnavailable, ServiceRefused: the service does not answer.
     """
-    view = await fetch_transaction(engine, record.txn)
+    view = await fetch_transaction(engine, record.txn, record.run_key)
     denied = None if view is None or view.state is not TxnState.ENDED else Denied.of(view, record.run_key)
     return denied if denied is not None and denied.reasons else None
 
@@ -336,7 +340,7 @@ async def _withdraw(engine: Engine, lease: Lease, record: TransactionRecord) -> 
 
 async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn:
     """Redeemed by us with the answer lost, which `resume` continues; or by another attempt."""
-    view = await fetch_transaction(engine, record.txn)
+    view = await fetch_transaction(engine, record.txn, record.run_key)
     states = [] if view is None else effect_states(view)
     if view is not None and view.attempt_id not in {None, record.attempt_id}:
         raise AlreadyRedeemed.elsewhere(record.run_key, record.txn, states)

@@ -90,6 +90,7 @@ def _one_line(error: Exception) -> str:
 
 
 _NEVER_SENT: Final = "its process ended before it was submitted; run it again"
+_GONE: Final = "it ended in the policy service without a redemption, and was archived; take another run key"
 _UNSPENT: Final = frozenset({TxnState.REVIEW, TxnState.READY})
 _RUN_AGAIN: Final = "it ended before anything was redeemed; run it again under its key"
 _NAMELESS: Final = "it ended before anything was redeemed, and without a key no other run can find it again"
@@ -212,13 +213,19 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
     pending or approved.
     """
     asked_at = engine.clock.monotonic()
-    view = await fetch_transaction(engine, plan.txn)
+    try:
+        view = await fetch_transaction(engine, plan.txn, plan.run_key)
+    except AlreadyRedeemed as archived:
+        undo_orphaned_sessions(engine, plan.txn)
+        engine.journal.transactions.end(lease, LocalTxn.ENDED, str(archived))
+        return str(archived)
     if view is not None and await adopt_redemption(engine, lease, plan, view):
         await RollForward(engine, lease, plan, LiveWork(plan.txn)).run()
         return "finished"
     undo_orphaned_sessions(engine, plan.txn)
     if view is None or not is_same_list(view, plan):
-        note = _NEVER_SENT if view is None else _SUPERSEDED
+        never_sent = _NEVER_SENT if record.state is LocalTxn.FROZEN else _GONE
+        note = never_sent if view is None else _SUPERSEDED
         engine.journal.transactions.end(lease, LocalTxn.ENDED, note)
         return note
     if view.state in _UNSPENT:

@@ -25,9 +25,10 @@ from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
 from countersign.commit.reconciliation import flush_outbox
 from countersign.contract.canonical import canonicalize
+from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState, Outcome
 from countersign.contract.wire import Settlement, TransactionView
-from countersign.errors import EffectFailed, LiveCommitFailed, ServiceUnavailable
+from countersign.errors import EffectFailed, LiveCommitFailed, ServiceRefused, ServiceUnavailable
 from countersign.journal import (
     EffectOutcome,
     EffectRecord,
@@ -65,7 +66,22 @@ async def sync_outcomes(engine: Engine, lease: Lease, plan: Plan) -> None:
     except ServiceUnavailable as error:
         log.warning("could not read what people settled of transaction %s: %s", plan.txn[:12], error)
         return
-    engine.journal.effect_log.learn(lease, plan.staging, list(_remote_outcomes(view)))
+    except ServiceRefused as refused:
+        if refused.problem_code != ErrorCode.ALREADY_REDEEMED:
+            raise
+        outcomes = list(_archived_outcomes(refused))
+    else:
+        outcomes = list(_remote_outcomes(view))
+    engine.journal.effect_log.learn(lease, plan.staging, outcomes)
+
+
+def _archived_outcomes(refused: ServiceRefused) -> Iterator[RemoteOutcome]:
+    """The outcomes of an archived transaction, which hold no settlement. A failed compensation is taken over as fired:
+    the service refuses to compensate it, which leaves it to a person here.
+    """
+    for effect_id, state in refused.effect_states.items():
+        path = _STATE_PATHS.get(EffectState(state), ())
+        yield RemoteOutcome(effect_id, path[:1] if state == EffectState.COMPENSATION_FAILED.value else path)
 
 
 def _remote_outcomes(view: TransactionView) -> Iterator[RemoteOutcome]:

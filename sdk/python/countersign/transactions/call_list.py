@@ -357,7 +357,7 @@ async def load_prior_record(engine: Engine, lease: Lease) -> TransactionRecord:
     record = engine.journal.transactions.require(lease.txn)
     if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
         return record
-    view = await fetch_transaction(engine, lease.txn)
+    view = await fetch_transaction(engine, lease.txn, record.run_key)
     before = plan_from_journal(record, engine.journal, engine.registry)
     if view is not None:
         await adopt_redemption(engine, lease, before, view)

@@ -7,16 +7,21 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from prometheus_client import Gauge
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from policy_service import metrics
+from policy_service.channels.admin.worker_channel import generation, require_generation
 from policy_service.channels.admin.workers import pause_before_restart
 from policy_service.cli import app
 from policy_service.logs import _JsonLines, _numbered
+from policy_service.settings import Settings, load_settings
+from policy_service.tokens.keys import make_keys, rotate_keys
 from tests.conventions.repository import ROOT
 
 WORKER = """
@@ -32,6 +37,8 @@ metrics.VOTES.labels("approve", "no").inc()
 metrics.UNITS_WAITING.inc(waiting)
 metrics.CHECK_FAILING.labels("bundle").set(failing)
 metrics.JOB_SUCCESS.labels("forget").set(100 + waiting)
+if waiting > 1:
+    metrics.DIRECTORY_READ.labels("idp").set(100 + waiting)
 metrics.REVIEWS_OPEN.set(7)
 print(metrics.render_metrics().decode())
 """
@@ -71,6 +78,29 @@ def test_a_worker_that_dies_again_is_started_after_a_longer_pause(deaths: int, p
     assert pause_before_restart(deaths) == pause_s
 
 
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    make_keys(tmp_path / "data/keys")
+    return load_settings(data_dir=tmp_path / "data")
+
+
+def test_a_generation_is_a_version_settings_and_keys(settings: Settings) -> None:
+    first = generation(settings, "1")
+    assert generation(load_settings(data_dir=settings.data_dir), "1") == first
+    assert generation(settings, "2") != first
+    assert generation(settings.model_copy(update={"fire_window_s": 7}), "1") != first
+    rotate_keys(settings.key_dir, now=0, compromised=True)
+    assert generation(settings, "1") != first
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_worker_of_another_generation_ends(settings: Settings, same: bool) -> None:
+    expected = generation(settings, "1" if same else "2")
+    with capture_logs() as logged, nullcontext() if same else pytest.raises(SystemExit, match="3"):
+        require_generation(settings, "1", expected)
+    assert [line["event"] for line in logged] == ["worker_of_another_generation"] * (not same)
+
+
 def run_worker(folder: Path, *words: str) -> tuple[int, list[str]]:
     """The pid of a worker that has ended, and the metrics that it rendered."""
     env = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
@@ -91,6 +121,7 @@ def test_metrics_of_workers_become_one(tmp_path: Path) -> None:
         'countersign_check_failing{check="bundle"} 1.0',
         'countersign_job_last_success_timestamp_seconds{job="forget"} 101.0',
         "countersign_reviews_open 7.0",
+        'countersign_directory_read_timestamp_seconds{host="idp"} 102.0',  # the first worker has not read yet
     }
     assert expected <= set(rendered)
     assert sum("bundle_info" in line for line in rendered) == 1, "the old bundle is left out"
