@@ -185,7 +185,7 @@ def _unknown_and_settled(airline: Airline) -> None:
     settlements = json.dumps([{"answer": "fired", "name": "Maya", "person": "p", "result": SECRET}])
     news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), reported)
     lease: Any = runtime.journal.leases.acquire(unknown.txn)
-    runtime.journal.effect_log.learn(lease, row.staging, [news])
+    runtime.journal.settlements.learn(lease, row.staging, [news])
     runtime.journal.leases.release(lease)
     (row,) = effect_rows(desk, "settled")
     assert (row.result, row.parsed_settlements[0]["result"]) == (reported, SECRET)

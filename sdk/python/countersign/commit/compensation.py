@@ -39,7 +39,7 @@ from countersign.errors import (
 )
 from countersign.errors.reasons import PendingReview
 from countersign.journal import EffectOutcome, EffectRecord, Lease, LocalState
-from countersign.journal.queries import COMPENSATE_LANE, STAGED_LANE
+from countersign.journal.records import COMPENSATE_LANE, STAGED_LANE
 from countersign.journal.states import IN_DOUBT
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
@@ -159,7 +159,7 @@ class Compensator:
         if view.effect.state is EffectState.UNKNOWN:
             await self._known_by_probe(call, planned)
             return  # without an answer of its probe, it waits for a person
-        attempt_id = self._engine.journal.effect_log.begin_compensation(
+        attempt_id = self._engine.journal.settlements.begin_compensation(
             self._lease,
             self._plan.staging,
             planned.effect,
@@ -242,7 +242,7 @@ class Compensator:
             releases=releases,
             kind="compensate",
         )
-        self._engine.journal.effect_log.compensation_redeemed(
+        self._engine.journal.settlements.compensation_redeemed(
             self._lease, self._plan.staging, planned.effect.effect_id
         )
         return permit
@@ -303,7 +303,7 @@ class Compensator:
         return True
 
     def _settle(self, call: PlannedCall, to: LocalState, why: str | None = None) -> None:
-        self._engine.journal.effect_log.settle_compensated(
+        self._engine.journal.settlements.settle_compensated(
             self._lease, self._plan.staging, call.effect.effect_id, to, why and why[:MAX_ERROR]
         )
 

@@ -29,7 +29,7 @@ from countersign.errors import (
 )
 from countersign.errors.execution import COMPENSATION_UNKNOWN, IN_EFFECT, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn
-from countersign.journal.queries import COMPENSATE_LANE
+from countersign.journal.records import COMPENSATE_LANE
 from countersign.journal.states import IN_DOUBT
 from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork

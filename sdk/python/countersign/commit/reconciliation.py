@@ -27,7 +27,7 @@ from countersign.contract.wire import (
 )
 from countersign.errors import JournalSealed, ReleaseRefused, ServiceRefused, ServiceUnavailable
 from countersign.journal import Journal, Lease, Report
-from countersign.journal.queries import COMPENSATE_LANE
+from countersign.journal.records import COMPENSATE_LANE
 from countersign.runtime import Engine
 from countersign.service.enforcement import issuer_of
 

@@ -19,6 +19,10 @@ from countersign.journal.database import Row
 from countersign.journal.sealing import HIDDEN, SealContext, Seals, is_sealed, redacted
 from countersign.journal.states import LocalState, LocalTxn
 
+STAGED_LANE: Final = "staged"
+LIVE_LANE: Final = "live"
+COMPENSATE_LANE: Final = "compensate"
+
 SEALED: Final = ("args", "staged_args", "result", "settlements")
 """The columns of bytes in which values may be sealed."""
 

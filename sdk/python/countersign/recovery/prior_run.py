@@ -46,7 +46,7 @@ from countersign.journal import (
     LocalTxn,
     TransactionRecord,
 )
-from countersign.journal.queries import LIVE_LANE
+from countersign.journal.records import LIVE_LANE
 from countersign.journal.states import IN_DOUBT, OPEN_TXN
 from countersign.journal.verification import find_damage
 from countersign.live.sessions import (

@@ -37,7 +37,7 @@ from countersign.journal import (
     RemoteOutcome,
     TransactionRecord,
 )
-from countersign.journal.queries import LIVE_LANE
+from countersign.journal.records import LIVE_LANE
 from countersign.journal.states import IN_DOUBT
 from countersign.live.sessions import AdapterRecovery
 from countersign.live.work import LiveWork, recover_sessions, undo_orphaned_sessions
@@ -65,7 +65,7 @@ async def sync_outcomes(engine: Engine, lease: Lease, plan: Plan) -> None:
     except ServiceUnavailable as error:
         log.warning("could not read what people settled of transaction %s: %s", plan.txn[:12], error)
         return
-    engine.journal.effect_log.learn(lease, plan.staging, list(_remote_outcomes(view)))
+    engine.journal.settlements.learn(lease, plan.staging, list(_remote_outcomes(view)))
 
 
 def _remote_outcomes(view: TransactionView) -> Iterator[RemoteOutcome]:

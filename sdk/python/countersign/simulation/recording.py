@@ -20,7 +20,7 @@ from countersign.errors import JournalError, MisuseError
 from countersign.journal import Journal, TransactionRecord
 from countersign.journal.export import FORMAT, describe_transaction, transaction_digest
 from countersign.journal.location import JournalLocation
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.verification import verify
 

@@ -25,7 +25,7 @@ from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError
 from countersign.journal import Journal
 from countersign.journal.location import JournalLocation
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.live.calls import LiveCallRequest
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env

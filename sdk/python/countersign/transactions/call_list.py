@@ -25,7 +25,7 @@ from countersign.errors import (
     ServiceUnavailable,
 )
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow, TransactionRecord
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.journal.states import OPEN_TXN
 from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork
