@@ -69,7 +69,7 @@ class Commit:
     """One commit of one frozen list."""
 
     def __init__(
-        self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: CommitOptions
+        self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork | None, terms: CommitOptions
     ) -> None:
         self._engine = engine
         self._lease = lease
@@ -89,7 +89,8 @@ class Commit:
             Stopped, WorldError: nothing fired, except what `ReleaseLapsed` names.
             FireError: with the outcome of every effect.
         """
-        self._live.verify_isolation()  # 2
+        if self._live is not None:
+            self._live.verify_isolation()  # 2
         asked_at = self._engine.clock.monotonic()
         return await self.go_on(await self._submit(), asked_at)  # 3
 
@@ -230,7 +231,8 @@ class Commit:
             releases = await self._engine.enforcer.releases(
                 self._engine.service, self._plan.effects, held.releases
             )
-            self._live.prepare(self._plan.attempt_id)
+            if self._live is not None:
+                self._live.prepare(self._plan.attempt_id)
             asked_at = self._engine.clock.monotonic()
             answer = await self._engine.service.redeem([one.token for one in releases], self._plan.attempt_id)
         except ServiceRefused as refused:

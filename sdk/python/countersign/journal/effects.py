@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Final
 
 from countersign.contract.effect import Effect
@@ -31,7 +32,7 @@ from countersign.journal.sealing import (
     is_secret_value,
     sealed_pointers,
 )
-from countersign.journal.states import LocalState, LocalTxn, transition
+from countersign.journal.states import SOURCES, LocalState, LocalTxn
 
 
 def write_effect(change: Change, staging: int, effect: Effect, secret: Collection[str], seals: Seals) -> None:
@@ -200,3 +201,36 @@ def effect_row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None
         (txn, staging, effect_id),
     ).fetchone()
     return found
+
+
+def transition(
+    change: Change,
+    staging: int,
+    effect_id: str,
+    to: LocalState,
+    *,
+    missing_ok: bool = False,
+    **also: bytes | str | int | None,
+) -> None:
+    """Change an effect's state by a conditional UPDATE that names the allowed source states. `also`: columns that
+    belong to the transition, such as the lease of a FIRING or the result of an outcome.
+
+    Raises:
+        JournalError: the table allows no such transition from the effect's state (unless `missing_ok`).
+    """
+    updated = change.update(
+        "effects",
+        _may_become(to),
+        (change.txn, staging, effect_id),
+        state=to.value,
+        updated_at=change.at,
+        **also,
+    )
+    if updated != 1 and not missing_ok:
+        raise JournalError(f"effect {effect_id[:12]} cannot become {to.value} from its state in the journal")
+
+
+@cache
+def _may_become(to: LocalState) -> str:
+    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
+    return f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})"

@@ -10,7 +10,7 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError
 from countersign.journal.chain import Change
 from countersign.journal.database import Row
-from countersign.journal.effects import EffectLog, effect_row, has_secrets
+from countersign.journal.effects import EffectLog, effect_row, has_secrets, transition
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.records import COMPENSATE_LANE, compensation_bytes, parse_settlements
 from countersign.journal.sealing import (
@@ -21,7 +21,7 @@ from countersign.journal.sealing import (
     is_secret_value,
     sealed_pointers,
 )
-from countersign.journal.states import LocalState, transition
+from countersign.journal.states import LocalState
 
 
 class Settlements:

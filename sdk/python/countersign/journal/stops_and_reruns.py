@@ -18,13 +18,13 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError, JournalSealed
 from countersign.journal.chain import Change, record_changes
 from countersign.journal.database import Row
-from countersign.journal.effects import sealed_args, write_effect
+from countersign.journal.effects import sealed_args, transition, write_effect
 from countersign.journal.leases import Lease
 from countersign.journal.live_results import write_result, write_returned
 from countersign.journal.queries import TransactionQueries
 from countersign.journal.records import LIVE_LANE, STAGED_LANE, StagedRow
 from countersign.journal.sealing import Seals
-from countersign.journal.states import LocalState, LocalTxn, transition
+from countersign.journal.states import LocalState, LocalTxn
 from countersign.journal.transactions import transaction_row
 
 

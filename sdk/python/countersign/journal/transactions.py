@@ -15,7 +15,7 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError
 from countersign.journal.chain import record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.effects import sealed_args, supersede, write_effect
+from countersign.journal.effects import sealed_args, supersede, transition, write_effect
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.live_results import write_returned
 from countersign.journal.records import (
@@ -28,7 +28,7 @@ from countersign.journal.records import (
     transaction_record,
 )
 from countersign.journal.sealing import Seals
-from countersign.journal.states import LocalState, LocalTxn, transition
+from countersign.journal.states import LocalState, LocalTxn
 
 _ATTEMPT_BYTES: Final = 16
 

@@ -21,8 +21,8 @@ from countersign.journal.database import Unit
 from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresConnection, PostgresDatabase
 from countersign.journal.postgres_schema import create_schema, schema_exists
-from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
-from countersign.journal.sqlite import SQLiteConnection
+from countersign.journal.schema import APPLICATION_ID, VERSION
+from countersign.journal.sqlite import SQLiteConnection, prepare
 
 if TYPE_CHECKING:
     import psycopg

@@ -20,7 +20,9 @@ import orjson
 
 from countersign.commit.attempt import MAX_ERROR, Authority
 from countersign.commit.executor import EffectExecutor
+from countersign.commit.failure import FailurePath
 from countersign.commit.finalizer import Finalizer
+from countersign.commit.live_commit import keep_live
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
 from countersign.commit.reconciliation import flush_outbox
@@ -106,6 +108,7 @@ class RollForward:
         self._plan = plan
         self._live = live
         self._finalizer = Finalizer(engine, lease, plan, live)
+        self._failure = FailurePath(engine, lease, plan, live)
         self._found: list[ProbeFinding] = []  # probe results that left the outcome unknown
         self._not_there: list[EffectOutcome] = []  # calls that did not happen and may be made again
 
@@ -129,7 +132,7 @@ class RollForward:
         found = self._live_landed()
         if isinstance(found, AdapterRecovery):
             self._live.undo()  # the rerun's work; the first run's stays as it is
-            await self._finalizer.unknown(found.settlement_advice, None)
+            await self._failure.unknown(found.settlement_advice, None)
         await (self._fire_remaining() if found else self._compensate_all(_LOST))
 
     async def _fire_remaining(self) -> None:
@@ -150,8 +153,8 @@ class RollForward:
         self._give_up_firing()
         if self._unknown():
             await self._stop_unknown()
-        undone = await self._finalizer.compensate()
-        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._finalizer.outcomes()
+        undone = await self._failure.compensate()
+        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._failure.outcomes()
         call = self._first_not_done()
         if call is None:  # every call had fired, so the live work could not be kept
             adapter = next(iter((*found.adapters_with(False), *found.prepared, *found.landed)), "")
@@ -161,14 +164,14 @@ class RollForward:
                 committed=kept,
                 doubtful=doubtful,
                 reviews=undone.reviews,
-                reads=self._finalizer.reads(),
+                reads=self._failure.reads(),
             )
         effect_id = call.effect.effect_id
         text = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
         text = undone.explain(text or why)
         raise EffectFailed(
             *(key, txn, call.tool.name, effect_id, text, outcomes, undone.reviews),
-            reads=self._finalizer.reads(),
+            reads=self._failure.reads(),
         )
 
     async def _find_out_by_calling(self) -> None:
@@ -192,7 +195,7 @@ class RollForward:
         self._mark_remaining_unused()
         self._undo_live()
         again = [found.conclusive_at for found in self._found if found.conclusive_at is not None]
-        await self._finalizer.unknown(self._describe_unknown(), None, min(again, default=None))
+        await self._failure.unknown(self._describe_unknown(), None, min(again, default=None))
 
     def _settle_firing(self) -> None:
         """Record FIRING as unknown if the tool may not be called twice and has no probe."""
@@ -301,7 +304,7 @@ class RollForward:
             return bool(self._live)
         self._live.adopt(found)  # in place of the rerun's sessions
         if not found.prepared:
-            self._finalizer.keep_live()
+            keep_live(self._engine, self._lease, self._plan)
         return True
 
     def _did_not_go_through(self) -> bool:

@@ -58,14 +58,15 @@ class DryRunStep(SimulatedStep):
             MisuseError: as a commit, for a call that cannot be submitted.
         """
         try:
-            self._live.end_block()
-            self._live.require_whole()
-            self._live.verify_isolation()
+            live = self._live_work()
+            live.end_block()
+            live.require_whole()
+            live.verify_isolation()
             self.live = self._live_calls(engine)
             hiding = self._adapters_given_secrets(engine)
             self.changes = tuple(
                 AdapterChanges(name, _redacted_changes(changes) if name in hiding else changes)
-                for name, changes in self._live.changes().items()
+                for name, changes in live.changes().items()
             )
         finally:
             self.abort("a dry run")

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
 from countersign.clock import SystemClock
 from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
@@ -31,7 +31,7 @@ from countersign.settings import AGENT_VARIABLE, Settings
 from countersign.tools.context import open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
-from countersign.transactions.step import Step
+from countersign.transactions.live_step import LiveStep
 
 if TYPE_CHECKING:
     from countersign.simulation.dry_run_report import DryRun
@@ -53,7 +53,7 @@ def require_no_transaction() -> None:
         )
 
 
-class SimulatedStep(Step):
+class SimulatedStep(LiveStep):
     """A step that is undone in any case."""
 
     ended = False
@@ -121,10 +121,9 @@ class Simulation(ABC, Generic[S]):
         self, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
     ) -> S:
         """Open one step; no other process can own it."""
-        opened = await self._kind.open(
+        step = await self._kind.open(
             engine, txn=txn, run_key=run_key, independent=independent, patient=patient
         )
-        step = cast("S", opened)
         step.when_ended = self._one_ended
         self._steps.append(step)
         return step

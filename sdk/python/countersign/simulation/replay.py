@@ -162,8 +162,9 @@ class ReplayStep(SimulatedStep):
             SavepointLost: a block could not be rolled back alone; a real run refuses then too.
         """
         try:
-            self._live.end_block()
-            self._live.require_whole()
+            if self._live is not None:
+                self._live.end_block()
+                self._live.require_whole()
         finally:
             self.abort("a replay")
         outcomes = self.again.outcomes_by_id

@@ -13,7 +13,7 @@ from countersign.commit.review import CommitOptions, OnQuestion, QuestionRespond
 from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
-from countersign.live.isolation import ABORT, Abort, Serialize, require_isolation
+from countersign.live.isolation import ABORT, Abort, Retry, Serialize
 from countersign.tools.context import open_transaction, require_not_importing
 from countersign.transactions.transaction import Transaction
 
@@ -144,3 +144,21 @@ def transaction(
         rehearsal=rehearsal,
         isolation=isolation,
     )
+
+
+def require_isolation(isolation: object, *, reruns: bool) -> None:
+    """Refuse an invalid policy, or one that is not allowed here.
+
+    Raises:
+        MisuseError: naming what to write.
+    """
+    if not isinstance(isolation, Abort | Retry | Serialize):
+        raise MisuseError(
+            f"isolation={isolation!r} is not a policy; write isolation=Abort(), Retry(attempts=3) or "
+            "Serialize(timeout_seconds=30)"
+        )
+    if isinstance(isolation, Retry) and not reruns:
+        raise MisuseError(
+            "a `with` block cannot be run again by the transaction it belongs to; put the body into a function and "
+            f"write run_transaction(step, key=..., isolation=Retry(attempts={isolation.attempts}))"
+        )

@@ -41,10 +41,10 @@ from countersign.errors import (
 )
 from countersign.errors.reasons import Proposal
 from countersign.errors.tracebacks import shorten_traceback
-from countersign.live.isolation import ABORT, ConflictRetries, Isolation, require_isolation
+from countersign.live.isolation import ABORT, ConflictRetries, Isolation
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.tools.context import require_not_importing
-from countersign.transactions.opening import build_claimed, require_key, require_wait
+from countersign.transactions.opening import build_claimed, require_isolation, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:

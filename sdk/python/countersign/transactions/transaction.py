@@ -34,9 +34,11 @@ from countersign.texts import add_note
 from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.transactions.call_list import add_state_notes
+from countersign.transactions import blocks
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.step import Step
+from countersign.transactions.interrupt_notes import add_state_notes
+from countersign.transactions.live_intake import run_live
+from countersign.transactions.live_step import LiveStep
 
 if TYPE_CHECKING:
     from countersign.commit.plan import StagedCall
@@ -73,7 +75,7 @@ class Transaction:
         self._runtime = runtime
         self._isolation = isolation
         self._rehearsal = rehearsal
-        self._open_step: OpenStep = Step.open if rehearsal is None else rehearsal.open
+        self._open_step: OpenStep = LiveStep.open if rehearsal is None else rehearsal.open
         self._terms = terms or CommitOptions()
         self._independent = independent
         self._guard = guard
@@ -148,7 +150,7 @@ class Transaction:
         """A block in which an equal call counts as another call: in this code, or in a task or thread started
         inside.
         """
-        return self._entered().repeat()
+        return blocks.repeat(self._entered())
 
     def parallel(self) -> AbstractContextManager[None]:
         """A block in which tasks and threads started inside may call tools too. Its staged calls fire concurrently, and
@@ -161,7 +163,7 @@ class Transaction:
             OutsideTransaction: not where the transaction was opened.
             MisuseError: it is inside another one, or the transaction is independent.
         """
-        return self._entered().parallel()
+        return blocks.parallel(self._entered())
 
     # --------------------------------------------------------------------------------------- enter and leave
 
@@ -246,7 +248,7 @@ class Transaction:
                 "`with transaction():`, without key or anything else, for a block that can be rolled back alone, or "
                 "close the outer one first"
             )
-        self._inner.enter_context(outer._entered().savepoint())
+        self._inner.enter_context(blocks.savepoint(outer._entered()))
         self.key, self._intake, self._phase = outer.key, outer._intake, _OPEN
 
     async def _exit(self, error: BaseException | None) -> None:
@@ -275,7 +277,7 @@ class Transaction:
             self._leave_to_parent(error)
             return
         if error is not None:
-            await intake.fail(error)
+            await blocks.fail(intake, error)
             self._note_prior_run(error)
             return
         try:
@@ -283,7 +285,7 @@ class Transaction:
             if self._guard is not None:
                 self._guard([call for step in intake.steps for call in step.calls])
         except BaseException as differs:
-            await intake.fail(differs)
+            await blocks.fail(intake, differs)
             raise
         if self._independent:
             await self._commit_each()
@@ -328,7 +330,7 @@ class Transaction:
             else:
                 add_note(error, _EARLIER.format(self.key, record.state.value))
 
-    async def _commit(self, step: Step) -> None:
+    async def _commit(self, step: LiveStep) -> None:
         engine = self._engine
         if engine is None:
             raise AssertionError("only what was entered commits")
@@ -366,7 +368,9 @@ class Transaction:
                 (`IsolationConflict`).
             WorldError: the service, the journal or a resource is unavailable or busy.
         """
-        return self._entered().accept(tool, args, kwargs)
+        intake = self._entered()
+        raw = intake.freeze(tool, args, kwargs)
+        return run_live(intake, tool, raw) if tool.lane == "live" else intake.stage(tool, raw)
 
     def made(self, tool: Tool, call: Coroutine[Any, Any, Any]) -> None:
         """Record the coroutine of an async tool; the end of the block checks that it was awaited."""
@@ -385,7 +389,7 @@ class Transaction:
         """Whether a live tool has secret arguments, so that its errors must stay hidden."""
         return self._entered().live_call_has_secrets(tool)
 
-    def _steps(self) -> list[Step]:
+    def _steps(self) -> list[LiveStep]:
         return [] if self._intake is None else self._intake.steps
 
     def _entered(self) -> Intake:
