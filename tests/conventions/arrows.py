@@ -23,7 +23,7 @@ SDK_LEVELS = (
     ("contract", "clock", "texts", "tracing"),
     ("errors",),
     ("http_clients", "adapters", "journal", "catalogue"),
-    ("settings", "concurrency"),
+    ("settings", "concurrency", "async_executor"),
     ("service", "tools"),
     ("manifests", "llm"),
     ("runtime",),

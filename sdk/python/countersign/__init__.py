@@ -53,7 +53,8 @@ if TYPE_CHECKING:
         TransactionBusy,
         WorldError,
     )
-    from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
+    from countersign.errors.pending import ApprovalRequirement, PendingReview, Proposal, Question
+    from countersign.errors.reasons import DenyReason
     from countersign.journal.location import JournalUrl
     from countersign.live.isolation import Abort, Retry, Serialize
     from countersign.llm.budgets import Budget
@@ -108,7 +109,8 @@ _HOMES = {
     "llm.usage": ("Usage",),
     "tools.placeholder": ("Placeholder",),
     "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
-    "errors.reasons": ("ApprovalRequirement", "DenyReason", "PendingReview", "Proposal", "Question"),
+    "errors.pending": ("ApprovalRequirement", "PendingReview", "Proposal", "Question"),
+    "errors.reasons": ("DenyReason",),
     "simulation.replay_report": (
         "Divergence",
         "NotRecorded",

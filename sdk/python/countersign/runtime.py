@@ -16,17 +16,20 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from countersign.async_executor import AsyncExecutor
 from countersign.clock import Clock, SystemClock
-from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
+from countersign.concurrency import Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.errors import WorkerStopping
 from countersign.http_clients import async_http_client, http_client
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
-from countersign.service.client import AsyncClient, Client, Service
+from countersign.service.api_clients import AsyncClient, Client
+from countersign.service.client import Service
 from countersign.service.enforcement import Enforcer, KeyCache
-from countersign.service.transport import EphemeralKeys, Nonces, Transport
+from countersign.service.ephemeral_keys import EphemeralKeys
+from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
 

@@ -18,8 +18,8 @@ from countersign.contract import EffectState
 from countersign.contract.states import Outcome
 from countersign.journal import EffectOutcome, LocalState, RemoteOutcome
 from countersign.journal.location import JournalLocation
-from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key
+from countersign.journal.shown import HIDDEN
 from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, effect_rows, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC

@@ -14,7 +14,8 @@ import pytest
 
 import countersign
 from countersign import Budget, MemoryAdapter, errors, llm_call, replay, tool
-from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
+from countersign.errors.pending import ApprovalRequirement, PendingReview, Proposal, Question
+from countersign.errors.reasons import DenyReason
 from countersign.integrations.errors import ModelStopped, TurnLimit, require_package
 from countersign.journal.location import parse_location
 from countersign.journal.records import _damaged

@@ -33,7 +33,7 @@ from countersign.cli.terminal import (
 from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.errors import CountersignError, MisuseError, ServiceRefused
-from countersign.errors.reasons import Question, open_questions
+from countersign.errors.pending import Question, open_questions
 from countersign.integrations.errors import require_package
 from countersign.journal.export import escape_unprintable, json_text
 from countersign.manifests.drafts import manifest_json

@@ -24,7 +24,8 @@ from countersign.commit.attempt import Authority
 from countersign.commit.executor import EffectExecutor
 from countersign.commit.finalizer import Finalizer
 from countersign.commit.plan import Plan
-from countersign.commit.reconciliation import redeemed_by_us, report_to_restored_service
+from countersign.commit.reconciliation import redeemed_by_us
+from countersign.commit.restored_service import report_to_restored_service
 from countersign.commit.review import (
     CommitOptions,
     ProposalResponder,

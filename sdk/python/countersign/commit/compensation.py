@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from countersign.commit.attempt import MAX_ERROR, Authority
+from countersign.commit.attempt import Authority
 from countersign.commit.executor import EffectExecutor
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, UncertainCall, run_probe
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import pending_review
+from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract import names
 from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
@@ -37,7 +38,7 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import PendingReview
+from countersign.errors.pending import PendingReview
 from countersign.journal import EffectOutcome, EffectRecord, Lease, LocalState
 from countersign.journal.records import COMPENSATE_LANE, STAGED_LANE
 from countersign.journal.states import IN_DOUBT

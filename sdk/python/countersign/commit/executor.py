@@ -23,20 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign import tracing
-from countersign.commit.attempt import (
-    MAX_ERROR,
-    Authority,
-    FireWindow,
-    Outcomes,
-    PermitRefused,
-    Retries,
-    TooLateError,
-    is_exit,
-    is_final,
-    is_not_done,
-    public_cause,
-    redact_exit,
-)
+from countersign.commit.attempt import Authority, FireWindow, Outcomes, PermitRefused, Retries, is_exit
 from countersign.commit.plan import PlannedCall
 from countersign.commit.probes import (
     LEFT_RUNNING,
@@ -44,6 +31,14 @@ from countersign.commit.probes import (
     UncertainCall,
     find_probe,
     run_probe_after_call,
+)
+from countersign.commit.tool_errors import (
+    MAX_ERROR,
+    TooLateError,
+    is_final,
+    is_not_done,
+    public_cause,
+    redact_exit,
 )
 from countersign.concurrency import CallRaised, InterruptedWaitError, StillRunning, ToolTimeoutError
 from countersign.contract.states import Outcome

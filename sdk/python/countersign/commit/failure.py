@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from countersign.commit.attempt import PermitRefused, last_try_was_not_done
+from countersign.commit.attempt import PermitRefused
 from countersign.commit.compensation import CompensationResult, Compensator
 from countersign.commit.executor import ExecutionResult
 from countersign.commit.plan import Plan
 from countersign.commit.reconciliation import flush_outbox
+from countersign.commit.tool_errors import last_try_was_not_done
 from countersign.errors import EffectFailed, JournalError, OutcomeUnknown, PartlyFired, ReleaseLapsed
 from countersign.errors.execution import COMPENSATION_UNKNOWN, IN_EFFECT, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn

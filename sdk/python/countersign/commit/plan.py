@@ -21,7 +21,7 @@ from countersign.contract.pointers import reads_result
 from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
 from countersign.errors import AlreadyRedeemed, NotStageable, RegistrationError, ReleaseRefused
 from countersign.journal import Journal, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.verification import require_intact
+from countersign.journal.chain_scan import require_intact
 from countersign.manifests.reviewed import Manifests, secret_pointers
 from countersign.service.client import Service
 from countersign.tools.definition import Tool

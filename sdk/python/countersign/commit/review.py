@@ -29,7 +29,7 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import ApprovalRequirement, PendingReview, Proposal, Question, open_questions
+from countersign.errors.pending import ApprovalRequirement, PendingReview, Proposal, Question, open_questions
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.runtime import Engine
 from countersign.settings import Settings

@@ -67,11 +67,11 @@ from .pointers import pointer_tokens as pointer_tokens
 from .pointers import reads_result as reads_result
 from .pointers import resolve_pointer as resolve_pointer
 from .pointers import split_sentence as split_sentence
-from .proof import PROOF_STEPS as PROOF_STEPS
-from .proof import ProofClaims as ProofClaims
 from .proof import make_proof as make_proof
-from .proof import verify_proof as verify_proof
-from .proof import verify_proof_before_body as verify_proof_before_body
+from .proof_verification import PROOF_STEPS as PROOF_STEPS
+from .proof_verification import ProofClaims as ProofClaims
+from .proof_verification import verify_proof as verify_proof
+from .proof_verification import verify_proof_before_body as verify_proof_before_body
 from .receipt import RECEIPT_STEPS as RECEIPT_STEPS
 from .receipt import ReceiptClaims as ReceiptClaims
 from .receipt import ReceiptEffect as ReceiptEffect

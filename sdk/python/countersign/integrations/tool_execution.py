@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from countersign.commit.attempt import MAX_ERROR
 from countersign.commit.review import OnQuestion
+from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract import txn_id
 from countersign.contract.admission import admit, load
 from countersign.contract.errors import ContractError

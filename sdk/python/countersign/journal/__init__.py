@@ -10,13 +10,13 @@ from pathlib import Path
 
 from countersign.clock import Clock, SystemClock
 from countersign.errors import MisuseError
+from countersign.journal.conversations import Conversations
 from countersign.journal.database import Database
 from countersign.journal.effects import EffectLog, EffectOutcome
-from countersign.journal.leases import Lease, Leases, ResourceLock, ResourceLocks
+from countersign.journal.leases import Lease, Leases
 from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
 from countersign.journal.meta import (
     AcceptedEdits,
-    Conversations,
     Epochs,
     Outbox,
     Receipts,
@@ -26,6 +26,7 @@ from countersign.journal.meta import (
 )
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.records import EffectRecord, Report, StagedRow, TransactionRecord
+from countersign.journal.resource_locks import ResourceLock, ResourceLocks
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import InMemoryKey, KeyFile
 from countersign.journal.settlements import RemoteOutcome, Settlements

@@ -25,13 +25,8 @@ from countersign.journal.database import Row, Unit
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.meta import REPORTED
 from countersign.journal.records import STAGED_LANE, StagedRow, compensation_bytes
-from countersign.journal.sealing import (
-    SealContext,
-    Seals,
-    is_sealed,
-    is_secret_value,
-    sealed_pointers,
-)
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import Seals, is_sealed, is_secret_value, sealed_pointers
 from countersign.journal.states import SOURCES, LocalState, LocalTxn
 
 

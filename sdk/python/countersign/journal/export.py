@@ -28,8 +28,8 @@ from countersign.contract.errors import ContractError
 from countersign.contract.pointers import pointer_tokens
 from countersign.errors import JournalError
 from countersign.journal import Journal, TransactionRecord
-from countersign.journal.records import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE, ShownEffect, UnreadableEffect
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.records import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
+from countersign.journal.shown import HIDDEN, ShownEffect, UnreadableEffect
 
 DAMAGED: Final = "damaged"
 """Shown in place of the state of an unreadable row."""

@@ -20,18 +20,19 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from weakref import WeakSet, WeakValueDictionary
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, LeaseLost
 from countersign.journal.chain import Change
-from countersign.journal.database import Database, Row, Unit, register_fork_aware
+from countersign.journal.database import Database, Unit
+from countersign.journal.forks import register_fork_aware
 
 log: Final = logging.getLogger("countersign")
 
@@ -320,74 +321,3 @@ def _start_ticks(pid: int) -> str:
         return "" if after_command[0] in _GONE else after_command[_START_FIELD]
     except (OSError, IndexError):
         return ""
-
-
-_LOCKS_QUERY: Final = (
-    "SELECT c.resource, c.txn, t.run_key, t.holder, t.lease_until FROM claims c "
-    "JOIN transactions t ON t.txn = c.txn AND t.generation = c.generation "
-    "WHERE t.holder IS NOT NULL ORDER BY c.resource"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceLock:
-    """One resource and the transaction that holds it."""
-
-    resource: str
-    run_key: str
-    holder: str
-
-
-class ResourceLocks:
-    """Locks resources for a transaction, across all processes that share the journal."""
-
-    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
-        self._database = database
-        self._leases = leases
-        self._clock = clock
-
-    def first_held(self, resources: Collection[str]) -> ResourceLock | None:
-        """The first of these resources that is locked, or None. Reads only, so the next look may differ."""
-        return self._first(self._database.rows(_LOCKS_QUERY), resources, "")
-
-    def take(self, lease: Lease, resources: Collection[str]) -> ResourceLock | None:
-        """Lock all of these for the lease's transaction; or lock none and return the first one held by another.
-
-        Raises:
-            LeaseLost: another process owns the transaction now.
-        """
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
-            taken = self._first(unit.execute(_LOCKS_QUERY).fetchall(), resources, lease.txn)
-            if taken is not None:
-                return taken
-            for resource in sorted(resources):
-                unit.execute(
-                    "INSERT INTO claims (resource, txn, generation, taken_at) VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT (resource) DO UPDATE SET txn = excluded.txn, generation = excluded.generation, "
-                    "taken_at = excluded.taken_at",
-                    (resource, lease.txn, lease.generation, self._clock.wall()),
-                )
-            return None
-
-    def drop(self, lease: Lease) -> None:
-        """Release all locks of the transaction before its lease ends, if nothing was done with them."""
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
-                "DELETE FROM claims WHERE txn = ? AND generation = ?",
-                (lease.txn, lease.generation),
-            )
-
-    def _first(
-        self, rows: list[Row] | list[Any], resources: Collection[str], own: str
-    ) -> ResourceLock | None:
-        return next(
-            (
-                ResourceLock(row["resource"], row["run_key"], row["holder"])
-                for row in rows
-                if row["resource"] in resources
-                and row["txn"] != own
-                and self._leases.holds(row["holder"], row["lease_until"])
-            ),
-            None,
-        )

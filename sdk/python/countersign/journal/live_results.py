@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from countersign.errors import JournalSealed
 from countersign.journal.chain import Change
 from countersign.journal.records import LIVE_LANE
-from countersign.journal.sealing import MARK, SealContext, Seals
+from countersign.journal.sealed_values import MARK, SealContext
+from countersign.journal.sealing import Seals
 
 
 def write_returned(change: Change, staging: int, returned: Mapping[str, bytes], seals: Seals) -> None:

@@ -6,10 +6,7 @@ report to the service, at least once each, in the order they were written.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,7 +20,8 @@ from countersign.journal.chain import OWN, Change, record_changes
 from countersign.journal.database import Database, Unit
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.records import Report
-from countersign.journal.sealing import SealContext, Seals
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import Seals
 
 _TRACE: Final = "trace"
 _EDITS: Final = "edits"
@@ -31,7 +29,6 @@ _EDITED: Final = "edited"
 _REQUESTS: Final = "sent"
 _EPOCH: Final = "epoch"
 _REPORTED_EPOCH: Final = "told"
-_TURN: Final = "turn"
 
 
 def txn_of(name: str) -> str:
@@ -257,36 +254,6 @@ class RequestLog(MetaRecords):
     def of(self, txn: str, effect_id: str) -> tuple[str, ...]:
         """The requests of earlier tries."""
         return tuple((self._value(f"{_REQUESTS}:{txn}:{effect_id}") or "").split())
-
-
-class Conversations(MetaRecords):
-    """The turns of a conversation that a mark refers to: a model's calls, its answers, or earlier messages.
-
-    The caller may shorten its list of messages, so the position of a message does not identify it. A turn is
-    recorded before any of its calls is executed, and the FIRING that follows makes it durable. A mark keeps every
-    turn it ever referred to, so a later record hides none.
-    """
-
-    def turns(self, run: str, mark: str) -> frozenset[int]:
-        """Every turn that the mark refers to in this journal."""
-        return frozenset(json.loads(self._value(_turn_name(run, mark)) or "[]"))
-
-    def deciding(self) -> AbstractContextManager[Unit]:
-        """A unit in which reads stay valid until the writes: no other process takes a turn in between."""
-        return self._database.unit(durable=False)
-
-    def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
-        """Record that each of these marks refers to this turn."""
-        now = self._clock.wall()
-        with self.deciding() as unit, record_changes(unit, OWN, "turn", now) as change:
-            for mark in marks:
-                known = self.turns(run, mark)
-                if turn not in known:
-                    set_meta(change, _turn_name(run, mark), json.dumps(sorted(known | {turn})))
-
-
-def _turn_name(run: str, mark: str) -> str:
-    return f"{_TURN}:{hashlib.sha256(canonicalize([run, mark])).hexdigest()}"
 
 
 REPORTED: Final = "outbox.result"

@@ -23,13 +23,11 @@ from countersign.journal.records import (
     COMPENSATE_LANE,
     LIVE_LANE,
     STAGED_LANE,
-    ShownEffect,
     TransactionRecord,
-    UnreadableEffect,
     effect_record,
-    shown_effect,
 )
-from countersign.journal.sealing import MARK
+from countersign.journal.sealed_values import MARK
+from countersign.journal.shown import ShownEffect, UnreadableEffect, shown_effect
 from countersign.journal.states import LocalState, LocalTxn
 from countersign.journal.transactions import TransactionRows
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from countersign.contract.admission import load
 from countersign.contract.effect import Effect
+from countersign.contract.pointers import pointer_to
 from countersign.errors import JournalError
 from countersign.journal.chain import Change
 from countersign.journal.database import Row
 from countersign.journal.effects import EffectLog, effect_row, has_secrets, transition
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.records import COMPENSATE_LANE, compensation_bytes, parse_settlements
-from countersign.journal.sealing import (
-    SealContext,
-    Seals,
-    inherited_pointers,
-    is_sealed,
-    is_secret_value,
-    sealed_pointers,
-)
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import Seals, is_sealed, is_secret_value, sealed_pointers
 from countersign.journal.states import LocalState
 
 
@@ -159,3 +154,21 @@ def _inherited_secrets(forward: Row | None) -> tuple[str, ...]:
     return inherited_pointers(
         {name: str(source) for name, source in mapping.items()}, sealed_pointers(forward["args"])
     )
+
+
+def inherited_pointers(mapping: Mapping[str, str], sealed: Collection[str]) -> tuple[str, ...]:
+    """The arguments of a compensation that repeat sealed ones of the forward call, or come from its result: a tool
+    with secret arguments may have returned them.
+    """
+    if not sealed:
+        return ()
+    return tuple(pointer_to(name) for name, source in mapping.items() if _repeats(source, sealed))
+
+
+def _repeats(source: str, sealed: Collection[str]) -> bool:
+    kind, _, pointer = source.partition(":")
+    return kind == "result" or (kind == "args" and any(_overlap(pointer, one) for one in sealed))
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

@@ -25,7 +25,8 @@ from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
 from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
 from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLost, SessionLost
-from countersign.errors.reasons import ApprovalRequirement, DenyReason
+from countersign.errors.pending import ApprovalRequirement
+from countersign.errors.reasons import DenyReason
 from countersign.journal import StagedRow
 from countersign.runtime import Engine
 from countersign.tools.definition import Tool

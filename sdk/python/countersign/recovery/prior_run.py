@@ -46,9 +46,9 @@ from countersign.journal import (
     LocalTxn,
     TransactionRecord,
 )
+from countersign.journal.chain_scan import find_damage
 from countersign.journal.records import LIVE_LANE
 from countersign.journal.states import IN_DOUBT, OPEN_TXN
-from countersign.journal.verification import find_damage
 from countersign.live.sessions import (
     AdapterCommitError,
     AdapterRecovery,

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 import orjson
 
-from countersign.commit.attempt import MAX_ERROR, Authority
+from countersign.commit.attempt import Authority
 from countersign.commit.executor import EffectExecutor
 from countersign.commit.failure import FailurePath
 from countersign.commit.finalizer import Finalizer
@@ -26,6 +26,7 @@ from countersign.commit.live_commit import keep_live
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
 from countersign.commit.reconciliation import flush_outbox
+from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract.canonical import canonicalize
 from countersign.contract.states import EffectState, Outcome
 from countersign.contract.wire import Settlement, TransactionView

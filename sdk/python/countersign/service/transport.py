@@ -15,7 +15,6 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -29,57 +28,11 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
-from countersign.contract.wire import BringKeyRequest, BroughtKey, WireModel, dump, parse
-from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable, SettingsError
+from countersign.contract.wire import BroughtKey, WireModel, parse
+from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
 from countersign.http_clients import HttpRequest, HttpResponse
+from countersign.service.ephemeral_keys import PATH, EphemeralKeys
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
-
-PATH: Final = "/v1/agent-keys"
-_MAX_TOKEN_BYTES: Final = 16_384
-# of the key's lifetime; the other half covers an outage of the service or the platform
-_RENEW_AT: Final = 0.5
-
-
-class EphemeralKeys:
-    """When to register the key again, and the request for it."""
-
-    def __init__(self, token_path: Path, key: PrivateKey, clock: Clock) -> None:
-        self._token_path = token_path
-        self._key = key
-        self._clock = clock
-        self._renew_at = 0.0  # wall time; not registered yet
-
-    @property
-    def due(self) -> bool:
-        """Whether the key must be registered before anything is signed with it."""
-        return self._clock.wall() >= self._renew_at
-
-    def request(self) -> bytes:
-        """The body of the request.
-
-        Raises:
-            SettingsError: the token file cannot be read or holds no token.
-        """
-        return dump(BringKeyRequest(token=self._token(), x=self._key.public.jwk()["x"]))
-
-    def take(self, ephemeral: BroughtKey) -> None:
-        """Schedule the next registration."""
-        now = self._clock.wall()
-        self._renew_at = now + (ephemeral.expires_at.timestamp() - now) * _RENEW_AT
-
-    def _token(self) -> str:
-        try:
-            with self._token_path.open("rb") as file:
-                raw = file.read(_MAX_TOKEN_BYTES + 1)
-        except OSError as error:
-            raise SettingsError(
-                f"token file {str(self._token_path)!r} cannot be read ({error.strerror}); {TOKEN_VARIABLE} names it"
-            ) from error
-        token = raw.decode("utf-8", "replace").strip()
-        if not (token and token.isascii() and token.isprintable()) or len(raw) > _MAX_TOKEN_BYTES:
-            raise SettingsError(f"token file {str(self._token_path)!r} holds no token")
-        return token
-
 
 M = TypeVar("M", bound=WireModel)
 

@@ -20,10 +20,10 @@ from countersign.concurrency import run_sync
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.errors import MisuseError, ServiceUnavailable
-from countersign.errors.reasons import ApprovalRequirement, DenyReason
+from countersign.errors.pending import ApprovalRequirement
+from countersign.errors.reasons import DenyReason
 from countersign.journal.export import without_secrets
-from countersign.journal.records import ShownEffect
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.shown import HIDDEN, ShownEffect
 from countersign.live.calls import LiveCallRequest, require_released
 from countersign.runtime import Engine, Runtime
 from countersign.simulation.dry_run_report import AdapterChanges, DryRun, ForeseenEffect, SimulatedLiveCall

@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
+from countersign.async_executor import AsyncExecutor
 from countersign.clock import SystemClock
-from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
+from countersign.concurrency import Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError, SettingsError

@@ -21,7 +21,7 @@ from countersign.journal import Journal, TransactionRecord
 from countersign.journal.export import FORMAT, describe_transaction, transaction_digest
 from countersign.journal.location import JournalLocation
 from countersign.journal.records import LIVE_LANE, STAGED_LANE
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.shown import HIDDEN
 from countersign.journal.verification import verify
 
 _EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)

@@ -12,11 +12,8 @@ its JSON would be endless: the walk calls none of its methods and stops at the l
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
-import types
-import typing
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -24,15 +21,14 @@ from contextlib import AsyncContextDecorator, ContextDecorator, suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from types import AsyncGeneratorType, GeneratorType
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from pydantic import BaseModel, PydanticUserError, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from countersign.contract.admission import ARGS_LIMITS, admit, admitted_bytes, load, too_deep, too_many_nodes
-from countersign.contract.errors import AdmissionError
+from countersign.contract.admission import ARGS_LIMITS, admitted_bytes, load, too_deep, too_many_nodes
 from countersign.errors import RegistrationError
-from countersign.texts import storable, text_of
+from countersign.tools.annotations import text_like_types
 
 # A field, a type of a union (`list[any]`) or a key that looks like one; other keys may be values of the caller.
 _NAME: Final = re.compile(r"[^\W\d][\w\[\],.| -]{0,63}\Z")
@@ -105,24 +101,6 @@ class UnfinishedError(Exception):
         )
 
 
-def require_runs_when_called(fn: object, tool: str) -> None:
-    """Refuse a generator function, plain or async, also as a method of an object or inside a `partial`.
-
-    Raises:
-        RegistrationError: it is one.
-    """
-    inner: Any = fn
-    while isinstance(inner, functools.partial | staticmethod | classmethod):
-        inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
-    if not inspect.isroutine(inner) and not inspect.isclass(inner):
-        inner = getattr(type(inner), "__call__", inner)  # noqa: B004 - the function, to be looked at
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise RegistrationError(
-            f"{tool!r} is a generator function (it contains `yield`), and calling it runs nothing; return what "
-            "it yields as a list"
-        )
-
-
 def unfinished_error(value: object) -> UnfinishedError | None:
     """The error for a result that is or contains unfinished work; None otherwise. Coroutines that were never started
     are closed, so that Python does not warn about them; nothing of them is run.
@@ -176,7 +154,7 @@ class Result:
     @property
     def text_like_types(self) -> str | None:
         """The first type of a union with text that would be read back as text; None if there is none."""
-        return next(_text_like_types(self._hint), None)
+        return next(text_like_types(self._hint), None)
 
     def dump(self, value: object) -> bytes | None:
         """The result as canonical bytes, or None if it has no JSON form: it raises when inspected, or serialising would
@@ -228,79 +206,6 @@ def _is_spent_by_reading(value: object) -> bool:
     return any(hasattr(type(one), "__next__") for _, one in walk_values(value))
 
 
-def _text_like_types(hint: Any) -> Iterator[str]:
-    """The names of types that form a union with text and are text in JSON."""
-    members = list(_members(hint))
-    if len(members) > 1 and any(member is str for member in members):
-        yield from (
-            _name(member) for member in members if not _is_text(member) and _is_written_as_text(member)
-        )
-    for member in members:
-        for inner in typing.get_args(member) if typing.get_origin(member) is not typing.Literal else ():
-            yield from _text_like_types(inner)
-
-
-def _members(hint: Any) -> Iterator[Any]:
-    """The members of a union, or the type itself, with type aliases resolved."""
-    while (named := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
-        hint = named
-    if typing.get_origin(hint) is Annotated:
-        yield from _members(typing.get_args(hint)[0])
-    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
-        for member in typing.get_args(hint):
-            yield from _members(member)
-    else:
-        yield hint
-
-
-def _is_text(member: Any) -> bool:
-    """Whether it is text, or a type whose JSON text equals the value."""
-    return typing.get_origin(member) is typing.Literal or (
-        isinstance(member, type) and issubclass(member, str)
-    )
-
-
-def _is_written_as_text(member: Any) -> bool:
-    try:
-        schema = TypeAdapter(member).json_schema(mode="serialization")
-    except PydanticUserError:
-        return False
-    return schema.get("type") == "string"
-
-
-def _name(member: Any) -> str:
-    return str(getattr(member, "__name__", member))
-
-
-_UNKNOWN_TYPE: Final = (
-    "Unable to serialize unknown type"  # how a pydantic message begins that names only a type
-)
-
-
-def validation_text(item: Mapping[str, Any]) -> str:
-    """One pydantic error: its location and message."""
-    steps, what = item["loc"], ""
-    if steps[-1:] == ("[key]",):  # of a mapping; the step before is the key itself
-        steps, what = steps[:-2], "a key: "
-    where = "/".join(map(pointer_step, steps))
-    instead = (
-        " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
-    )
-    # for the reader it is an argument, not input
-    message = storable(item["msg"]).replace("Input should be", "it should be")
-    return f"{where}: {what}{message}{instead}"
-
-
-def serialization_error_text(error: Exception) -> str:
-    """Why a value cannot be serialised. The text of an exception from the value's own code is dropped: it may quote the
-    value.
-    """
-    text = text_of(error)
-    if isinstance(error, AdmissionError) or text.startswith(_UNKNOWN_TYPE):
-        return text
-    return f"reading it raised {type(error).__name__}"
-
-
 def is_utf8_text(text: str) -> bool:
     """Whether it can be encoded as UTF-8."""
     try:
@@ -308,18 +213,3 @@ def is_utf8_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def bracketed(place: str) -> str:
-    """The location in brackets, if there is one."""
-    return f" (at {place})" if place else ""
-
-
-def refused_pointer(value: object) -> str:
-    """A pointer to the innermost value that admission refuses by itself; `""` if only the whole is refused."""
-    for step, child in children_of(value) or ():
-        try:
-            admit(child)
-        except AdmissionError:
-            return f"/{pointer_step(step)}{refused_pointer(child)}"
-    return ""

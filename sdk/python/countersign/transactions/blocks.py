@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from countersign.commit.attempt import describe_block_error
+from countersign.commit.tool_errors import describe_block_error
 from countersign.concurrency import run_sync
 from countersign.errors import MisuseError, OutsideTransaction
 from countersign.runtime import Engine

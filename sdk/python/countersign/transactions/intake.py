@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from countersign.async_executor import AsyncExecutor
 from countersign.commit.plan import require_own_enforcement_point
-from countersign.concurrency import AsyncExecutor, run_sync
+from countersign.concurrency import run_sync
 from countersign.contract import names
+from countersign.contract.admission import load
 from countersign.contract.wire import Claimed
 from countersign.errors import NotStageable, OutsideTransaction
 from countersign.tools.context import ExecutionContext, execution_context
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import CallNames
 from countersign.transactions.live_step import LiveStep
 
 if TYPE_CHECKING:
@@ -191,3 +193,49 @@ class Intake:
         require_own_enforcement_point(manifest, self.engine.settings.agent)
         if manifest.compensation is not None:
             registry.require(manifest.compensation.tool, f"the manifest of {tool.name!r} compensates with it")
+
+
+class CallNames:
+    """The calls of one transaction so far."""
+
+    def __init__(self, agent: str, run_key: str) -> None:
+        self._agent = agent
+        self._run_key = run_key
+        self._first: dict[tuple[str, bytes], Placeholder[Any]] = {}
+        self._times: Counter[tuple[str, bytes]] = Counter()
+        self._free: dict[tuple[str, bytes], set[int]] = {}  # of live calls that were refused
+
+    def known(self, tool: Tool, raw: bytes, *, repeating: bool) -> Placeholder[Any] | None:
+        """The placeholder of an equal call, unless this one is a repeat."""
+        return None if tool.repeat or repeating else self._first.get((tool.name, raw))
+
+    def next(self, tool: Tool, raw: bytes) -> tuple[int, str]:
+        """`n` and the call key of the next call with these bytes."""
+        free = self._free.get((tool.name, raw))
+        n = min(free) if free else self._times[(tool.name, raw)]
+        key = names.call_key(agent=self._agent, run_key=self._run_key, tool=tool.name, args=load(raw), n=n)
+        return n, key
+
+    def staged(self, tool: Tool, raw: bytes, placeholder: Placeholder[Any]) -> None:
+        """Register a staged call."""
+        self._first.setdefault((tool.name, raw), placeholder)
+        self.ran(tool, raw)
+
+    def refused(self, tool: Tool, raw: bytes, n: int) -> None:
+        """A live call did not run, so the next one reuses its `n`."""
+        self._free.setdefault((tool.name, raw), set()).add(n)
+
+    def copy(self) -> CallNames:
+        """A copy to restore when what follows is rolled back."""
+        other = CallNames(self._agent, self._run_key)
+        other._first, other._times = dict(self._first), self._times.copy()
+        other._free = {call: set(free) for call, free in self._free.items()}
+        return other
+
+    def ran(self, tool: Tool, raw: bytes) -> None:
+        """Count a call."""
+        free = self._free.get((tool.name, raw))
+        if free:
+            free.remove(min(free))
+            return
+        self._times[(tool.name, raw)] += 1

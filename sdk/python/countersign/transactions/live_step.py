@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from countersign.adapters.protocol import LiveCall
-from countersign.commit.attempt import describe_block_error
 from countersign.commit.plan import StagedCall
+from countersign.commit.tool_errors import describe_block_error
 from countersign.concurrency import run_sync
 from countersign.contract.wire import Claimed
 from countersign.errors import JournalError

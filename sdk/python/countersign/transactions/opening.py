@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from countersign.commit.review import CommitOptions, OnQuestion, QuestionResponder, require_utf8
 from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
-from countersign.errors.reasons import Proposal
+from countersign.errors.pending import Proposal
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize
 from countersign.tools.context import open_transaction, require_not_importing
 from countersign.transactions.transaction import Transaction

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
+from countersign.async_executor import AsyncExecutor
 from countersign.commit.plan import StagedCall
 from countersign.commit.review import (
     CommitOptions,
@@ -24,7 +25,7 @@ from countersign.commit.review import (
     review_pending_error,
     wait_for_review,
 )
-from countersign.concurrency import AsyncExecutor, Executor, run_sync
+from countersign.concurrency import Executor, run_sync
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
@@ -39,7 +40,7 @@ from countersign.errors import (
     ServiceUnavailable,
     TransactionBusy,
 )
-from countersign.errors.reasons import Proposal
+from countersign.errors.pending import Proposal
 from countersign.errors.tracebacks import shorten_traceback
 from countersign.live.isolation import ABORT, ConflictRetries, Isolation
 from countersign.runtime import Engine, Runtime, default_runtime

@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import Any, Final, Self
 
 from countersign import tracing
-from countersign.commit.attempt import describe_block_error
 from countersign.commit.commit import Commit
 from countersign.commit.live_commit import commit_live_only
 from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_resumable
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import CommitOptions
+from countersign.commit.tool_errors import describe_block_error
 from countersign.contract import names
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn

@@ -15,8 +15,10 @@ from countersign.cli.app import app
 from countersign.contract.canonical import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.journal import Journal, sealing
-from countersign.journal.sealing import HIDDEN, SealContext, is_sealed, redacted, sealed_pointers
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import is_sealed, sealed_pointers
 from countersign.journal.sealing_keys import KeyFile, SealingKey, add_key, read_keys
+from countersign.journal.shown import HIDDEN, redacted
 
 ABOUT = SealContext("t" * 64, "e" * 64, "args")
 RAW = canonicalize({"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to": ["a", "b"]})
