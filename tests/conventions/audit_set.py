@@ -163,6 +163,7 @@ def _leave_out_the_service(desk: Desk, trace: Trace) -> None:
 
 PAGE = ROOT / "docs/explanation/architecture.md"
 SERVICE_MARKER, SDK_MARKER = "<!-- files of the service -->\n", "<!-- files of the SDK -->\n"
+CONTRACT_MARKER = "<!-- files of the contract that only the service runs -->\n"
 END = "<!-- end -->\n"
 
 
@@ -174,6 +175,7 @@ def service_files(trace: Trace) -> set[str]:
 def page(service: Trace, sdk: Trace) -> str:
     """The page as it should be: what people wrote, and the two tables."""
     text = _between(PAGE.read_text(), SERVICE_MARKER, service_files(service))
+    text = _between(text, CONTRACT_MARKER, service.files - service_files(service) - BACKGROUND - sdk.files)
     return _between(text, SDK_MARKER, sdk.files)
 
 

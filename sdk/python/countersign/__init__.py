@@ -76,9 +76,9 @@ if TYPE_CHECKING:
     )
     from countersign.tools.context import FiringEffect, current_effect
     from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
-    from countersign.tools.placeholder import Placeholder
     from countersign.tools.registry import ToolRegistry
     from countersign.tools.rest import RestApi, RestResponse, RestUnknown
+    from countersign.tools.results import Placeholder
     from countersign.tools.tool import probe, tool, tool_of
     from countersign.transactions.opening import transaction
     from countersign.transactions.rerun import run_transaction
@@ -107,7 +107,7 @@ _HOMES = {
     "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
     "llm.ledger": ("LlmRecord",),
     "llm.usage": ("Usage",),
-    "tools.placeholder": ("Placeholder",),
+    "tools.results": ("Placeholder",),
     "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
     "errors.pending": ("ApprovalRequirement", "PendingReview", "Proposal", "Question"),
     "errors.reasons": ("DenyReason",),

@@ -18,7 +18,7 @@ from countersign.errors.pending import ApprovalRequirement, PendingReview, Propo
 from countersign.errors.reasons import DenyReason
 from countersign.integrations.errors import ModelStopped, TurnLimit, require_package
 from countersign.journal.location import parse_location
-from countersign.journal.records import _damaged
+from countersign.journal.records import damaged as _damaged
 from countersign.llm.errors import BudgetExceeded, UsageUnknown
 from countersign.simulation.replay_report import Divergence, ReplayDiverged
 from countersign.transactions.schedule import StepsRefused

@@ -22,10 +22,10 @@ from countersign.commit.probes import CRASHED, UncertainCall, run_probe
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import pending_review
 from countersign.commit.tool_errors import MAX_ERROR
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import JSON, load
-from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
+from countersign.contract.digests import canonicalize
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import compensation_args
@@ -196,7 +196,7 @@ class Compensator:
                 tool_digest=rule.tool_digest,
                 resource=manifest.resource_of(args),
                 args_bytes=canonicalize(args),
-                call_key=names.compensation_call_key(effect_id=call.effect.effect_id, tool=rule.tool),
+                call_key=digests.compensation_call_key(effect_id=call.effect.effect_id, tool=rule.tool),
             )
         except ContractError as error:
             raise ReleaseRefused(

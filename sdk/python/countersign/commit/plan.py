@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
@@ -21,7 +21,7 @@ from countersign.contract.pointers import reads_result
 from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
 from countersign.errors import AlreadyRedeemed, NotStageable, RegistrationError, ReleaseRefused
 from countersign.journal import Journal, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.chain_scan import require_intact
+from countersign.journal.chain import require_intact
 from countersign.manifests.reviewed import Manifests, secret_pointers
 from countersign.service.client import Service
 from countersign.tools.definition import Tool
@@ -133,7 +133,7 @@ class Plan:
     @property
     def txn_digest(self) -> str:
         """The digest of exactly this list."""
-        return names.txn_digest(effect_digests=[effect.digest for effect in self.effects])
+        return digests.txn_digest(effect_digests=[effect.digest for effect in self.effects])
 
     @property
     def list_key(self) -> tuple[tuple[str, str], ...]:

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 from countersign.clock import backoff
 from countersign.commit.plan import Plan
 from countersign.contract.admission import JSON
-from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
+from countersign.contract.digests import canonicalize
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, EffectView, ProposalView, TransactionView
 from countersign.errors import (

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from . import names
+from . import digests
 from .admission import JSON, Limits, admit, load
 from .effect import Resource
 from .errors import ManifestError, PointerError
@@ -345,7 +345,7 @@ class ToolManifest(_ManifestModel):
     @cached_property
     def digest(self) -> str:
         """`tool_digest`: the digest of exactly this manifest."""
-        return names.tool_digest(admit(self.to_json(), _MANIFEST_LIMITS))
+        return digests.tool_digest(admit(self.to_json(), _MANIFEST_LIMITS))
 
     def resource_of(self, args: JSON) -> Resource:
         """Derive the resource from canonical args.

@@ -8,9 +8,9 @@ one deployment, so the proof names no host. The service looks up whose key it is
 import secrets
 from typing import Final
 
+from .digests import body_digest
 from .jws import TYP_PROOF, sign
 from .keys import PrivateKey
-from .names import body_digest
 
 _JTI_BYTES: Final = 16
 

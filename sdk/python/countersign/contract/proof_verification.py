@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
-from . import claim_rules
+from . import jws
+from .digests import body_digest
 from .jws import JWS_STEPS, TYP_PROOF, KeyFor, Step, TokenState, run_steps
-from .names import body_digest
 
 MAX_AGE_SECONDS: Final = 60  # the life of a nonce
 LEEWAY_SECONDS: Final = 5  # clocks of honest hosts differ by less
@@ -37,17 +37,17 @@ class ProofClaims(NamedTuple):
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = claim_rules.require_members(value, "the proof", required=_CLAIMS)
+        claims = jws.require_members(value, "the proof", required=_CLAIMS)
         return cls(
-            agent=claim_rules.require_text(claims, "sub"),
+            agent=jws.require_text(claims, "sub"),
             kid=kid,
-            method=claim_rules.require_text(claims, "htm"),
-            path=claim_rules.require_long_text(claims, "path"),
-            query=claim_rules.require_long_text(claims, "query"),
-            body_digest=claim_rules.require_text(claims, "bd"),
-            iat=claim_rules.require_integer(claims, "iat"),
-            jti=claim_rules.require_token_id(claims, "jti"),
-            nonce=claim_rules.require_long_text(claims, "nonce"),
+            method=jws.require_text(claims, "htm"),
+            path=jws.require_long_text(claims, "path"),
+            query=jws.require_long_text(claims, "query"),
+            body_digest=jws.require_text(claims, "bd"),
+            iat=jws.require_integer(claims, "iat"),
+            jti=jws.require_token_id(claims, "jti"),
+            nonce=jws.require_long_text(claims, "nonce"),
         )
 
 

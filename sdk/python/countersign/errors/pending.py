@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from countersign.contract.admission import JSON
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.states import EffectState
 from countersign.contract.wire import Need, TransactionView
 from countersign.errors.base import Stopped

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.journal.chain import OWN, record_changes
 from countersign.journal.database import Unit
 from countersign.journal.meta import MetaRecords, set_meta

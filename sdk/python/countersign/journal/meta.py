@@ -12,7 +12,7 @@ from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.admission import JSON, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.errors import JournalError

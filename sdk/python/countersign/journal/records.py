@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from countersign.contract.admission import JSON, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.effect import Compensation, Effect, Resource
 from countersign.contract.errors import ContractError
 from countersign.contract.states import TaskAnswer

@@ -11,7 +11,7 @@ import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.keys import decode_base64url, encode_base64url
 from countersign.contract.pointers import pointer_tokens
 from countersign.journal.sealing_keys import SealingKey

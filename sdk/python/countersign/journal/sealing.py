@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from countersign.clock import Clock
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.errors import JournalSealed
 from countersign.journal.chain import OWN, record_changes
 from countersign.journal.database import Unit

@@ -11,7 +11,7 @@ Read only: the journal is opened as it is, damaged or not, and never changed. In
 
 chain.py explains what this cannot show.
 
-Steps 3 to 5 are in chain_scan.py, because every run verifies its own transaction by them.
+Steps 3 to 5 are in chain.py, because every run verifies its own transaction by them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from countersign.errors import MisuseError
-from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, row_statement
-from countersign.journal.chain_scan import ChainScan, Rows, number_range
+from countersign.journal.chain import (
+    KEYS,
+    OF_NO_TRANSACTION,
+    OWN,
+    ChainScan,
+    Rows,
+    number_range,
+    row_statement,
+)
 from countersign.journal.database import Row, Unit
+from countersign.journal.findings import Damage, printable
 from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.meta import txn_of
-from countersign.journal.verification_stores import (
-    Chain,
-    Damage,
-    PostgresStore,
-    SQLiteStore,
-    Verified,
-    printable,
-)
+from countersign.journal.verification_stores import Chain, PostgresStore, SQLiteStore, Verified
 
 
 def verify(place: JournalLocation, name: str | None = None) -> Verified:

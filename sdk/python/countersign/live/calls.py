@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.adapters.reads import READS
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import load
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
@@ -126,7 +126,7 @@ async def require_released(
     if decided.decision.outcome is Verdict.RELEASE:
         return
     engine.manifests.forget(tool.name)  # the reviewed manifest may have changed
-    effect_id = names.effect_id(txn=txn, call_key=call.call_key)
+    effect_id = digests.effect_id(txn=txn, call_key=call.call_key)
     if decided.decision.outcome is Verdict.REVIEW:
         raise ReviewRequired(
             run_key, txn, tool.name, effect_id, tuple(map(ApprovalRequirement.of, decided.needs))

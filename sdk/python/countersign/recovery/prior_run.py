@@ -24,7 +24,7 @@ from countersign.commit.commit import effect_states
 from countersign.commit.plan import Plan, plan_from_journal, require_resumable
 from countersign.commit.reconciliation import fetch_transaction
 from countersign.commit.review import record_service_state, require_utf8
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import Outcome, TxnState
 from countersign.errors import (
@@ -46,7 +46,7 @@ from countersign.journal import (
     LocalTxn,
     TransactionRecord,
 )
-from countersign.journal.chain_scan import find_damage
+from countersign.journal.chain import find_damage
 from countersign.journal.records import LIVE_LANE
 from countersign.journal.states import IN_DOUBT, OPEN_TXN
 from countersign.live.sessions import (
@@ -120,7 +120,7 @@ def is_superseded(journal: Journal, agent: str, run_key: str, later: Iterable[st
     """Whether nothing was done or is pending under this key, but something is under a later key of its run."""
 
     def is_there(key: str) -> bool:
-        record = journal.transactions.get(names.txn_id(agent=agent, run_key=key))
+        record = journal.transactions.get(digests.txn_id(agent=agent, run_key=key))
         return record is not None and (is_spent(record) or record.state is not LocalTxn.ENDED)
 
     return any(is_there(key) for key in later) and not is_there(run_key)
@@ -283,7 +283,7 @@ async def withdraw(engine: Engine, run_key: str) -> PriorRun | None:
         ServiceUnavailable, ServiceRefused: it could not be withdrawn.
         RegistrationError: a live tool of it is not registered, so its session cannot be checked.
     """
-    txn = names.txn_id(agent=engine.settings.agent, run_key=run_key)
+    txn = digests.txn_id(agent=engine.settings.agent, run_key=run_key)
     if engine.journal.transactions.get(txn) is None:
         return None
     lease = engine.journal.leases.acquire(txn)

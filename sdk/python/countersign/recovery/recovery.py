@@ -42,7 +42,7 @@ from countersign.errors import (
 from countersign.errors.base import describe_lease_owner
 from countersign.errors.execution import error_location
 from countersign.journal import Lease, LocalTxn, TransactionRecord
-from countersign.journal.chain_scan import find_damage
+from countersign.journal.chain import find_damage
 from countersign.journal.states import OPEN_TXN
 from countersign.live.sessions import has_no_arguments
 from countersign.live.work import LiveWork, undo_orphaned_sessions

@@ -27,7 +27,7 @@ from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.tool_errors import MAX_ERROR
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.states import EffectState, Outcome
 from countersign.contract.wire import Settlement, TransactionView
 from countersign.errors import EffectFailed, LiveCommitFailed, ServiceUnavailable

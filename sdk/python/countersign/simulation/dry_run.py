@@ -28,7 +28,7 @@ from countersign.live.calls import LiveCallRequest, require_released
 from countersign.runtime import Engine, Runtime
 from countersign.simulation.dry_run_report import AdapterChanges, DryRun, ForeseenEffect, SimulatedLiveCall
 from countersign.simulation.offline import SimulatedStep, Simulation
-from countersign.tools.placeholder import settle
+from countersign.tools.results import settle
 from countersign.transactions.transaction import Transaction
 
 DRY_RUN_NOTE: Final = "rehearsed"

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import Limits, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import JournalError, MisuseError
@@ -78,7 +78,7 @@ class RecordedTransaction(_Read):
     @property
     def independent(self) -> bool:
         """Whether it was one effect of `independent=True`: its id is not derived from the run key alone."""
-        return self.txn != names.txn_id(agent=self.agent, run_key=self.key)
+        return self.txn != digests.txn_id(agent=self.agent, run_key=self.key)
 
 
 class _Export(_Read):

@@ -45,8 +45,8 @@ from countersign.simulation.replay_report import (
 )
 from countersign.tools.context import require_not_importing
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.results import settle
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
 

@@ -1,4 +1,8 @@
-"""What a function must be to become a tool: its parameters, annotations and result."""
+"""What a function must be to become a tool: its parameters, annotations and result.
+
+A union of text and a type that JSON writes as text (a time, a UUID, a `Decimal`) is refused, because its values would
+be read back as text. A generator function is refused, because it does nothing until its result is iterated.
+"""
 
 from __future__ import annotations
 

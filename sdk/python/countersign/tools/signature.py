@@ -28,14 +28,13 @@ from countersign.contract.errors import AdmissionError
 from countersign.errors import CountersignError, NotStageable, RegistrationError
 from countersign.texts import text_of
 from countersign.tools.annotations import require_named, require_runs_when_called, type_hints
-from countersign.tools.placeholder import Placeholder
 from countersign.tools.refused_arguments import (
     bracketed,
     refused_pointer,
     serialization_error_text,
     validation_text,
 )
-from countersign.tools.results import Result, is_utf8_text, walk_values
+from countersign.tools.results import Placeholder, Result, is_utf8_text, walk_values
 
 T = TypeVar("T")
 

@@ -37,8 +37,8 @@ from countersign.tools.declaration import (
     require_valid_lane,
 )
 from countersign.tools.definition import Probe, Tool
-from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.results import Placeholder
 from countersign.tools.signature import Signature
 
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from countersign.commit.plan import StagedCall
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.errors import (
     CountersignError,
     JournalError,
@@ -23,7 +23,7 @@ from countersign.journal import Journal, Lease, LocalState, StagedRow
 from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.runtime import Engine
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder, settle
+from countersign.tools.results import Placeholder, settle
 from countersign.transactions.earlier_run import LiveKeys
 
 log: Final = logging.getLogger("countersign")
@@ -86,7 +86,7 @@ class CallList:
 
     def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> StagedRow:
         """Journal one live effect before it runs."""
-        effect_id = names.effect_id(txn=self._lease.txn, call_key=call_key)
+        effect_id = digests.effect_id(txn=self._lease.txn, call_key=call_key)
         row = StagedRow(effect_id, call_key, tool.name, raw, LIVE_LANE, self._live_seq + 1, secret)
         self._journal.transactions.stage(self._lease, self.staging, row)
         self._live_seq += 1

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from countersign.async_executor import AsyncExecutor
 from countersign.commit.plan import require_own_enforcement_point
 from countersign.concurrency import run_sync
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed
 from countersign.errors import NotStageable, OutsideTransaction
 from countersign.tools.context import ExecutionContext, execution_context
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder
+from countersign.tools.results import Placeholder
 from countersign.transactions.live_step import LiveStep
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Intake:
         if not self.independent:
             return self.steps[0]
         agent = self.engine.settings.agent
-        txn = names.independent_txn_id(agent=agent, run_key=self.key, call_key=call_key)
+        txn = digests.independent_txn_id(agent=agent, run_key=self.key, call_key=call_key)
         # Staging may run on an event loop, so it does not wait: a busy effect is refused at once.
         step = run_sync(
             self._open_step(self.engine, txn=txn, run_key=self.key, independent=True, patient=False)
@@ -213,7 +213,7 @@ class CallNames:
         """`n` and the call key of the next call with these bytes."""
         free = self._free.get((tool.name, raw))
         n = min(free) if free else self._times[(tool.name, raw)]
-        key = names.call_key(agent=self._agent, run_key=self._run_key, tool=tool.name, args=load(raw), n=n)
+        key = digests.call_key(agent=self._agent, run_key=self._run_key, tool=tool.name, args=load(raw), n=n)
         return n, key
 
     def staged(self, tool: Tool, raw: bytes, placeholder: Placeholder[Any]) -> None:

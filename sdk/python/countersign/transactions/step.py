@@ -21,7 +21,7 @@ from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, r
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import CommitOptions
 from countersign.commit.tool_errors import describe_block_error
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn
 from countersign.live.work import LiveWork, undo_orphaned_sessions
@@ -29,7 +29,7 @@ from countersign.recovery.roll_forward import journaled_results
 from countersign.runtime import Engine
 from countersign.texts import text_of
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder
+from countersign.tools.results import Placeholder
 from countersign.transactions.call_list import CallList, log_cleanup_errors
 from countersign.transactions.earlier_run import (
     finish_prior_run,
@@ -104,7 +104,7 @@ class Step:
         """Journal one call and return its placeholder. `secret`: pointers to secret arguments, None if not known
         yet.
         """
-        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
+        effect_id = digests.effect_id(txn=self.txn, call_key=call_key)
         return self._list.stage(StagedCall(tool, raw, n, call_key, effect_id, group, secret))
 
     @property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from countersign.commit.review import CommitOptions
 from countersign.concurrency import Executor, SyncExecutor, run_sync
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.errors import (
     CountersignError,
     IndependentFailures,
@@ -33,7 +33,7 @@ from countersign.live.isolation import ABORT, Isolation, Serialize
 from countersign.texts import add_note
 from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder
+from countersign.tools.results import Placeholder
 from countersign.transactions import blocks
 from countersign.transactions.intake import Intake, OpenStep
 from countersign.transactions.interrupt_notes import add_state_notes
@@ -91,7 +91,7 @@ class Transaction:
     @property
     def txn(self) -> str:
         """The transaction's id: the digest of agent and key."""
-        return names.txn_id(agent=self._runtime.settings.agent, run_key=self.key)
+        return digests.txn_id(agent=self._runtime.settings.agent, run_key=self.key)
 
     @property
     def ledger(self) -> Ledger:

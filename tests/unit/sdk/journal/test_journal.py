@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from countersign import errors, resume, transaction
-from countersign.contract import EffectState, Outcome, names
+from countersign.contract import EffectState, Outcome
+from countersign.contract import digests as names
 from countersign.contract.effect import Effect, Resource
 from countersign.journal import EffectOutcome, Journal, Lease, LocalState, RemoteOutcome, StagedRow
 from countersign.journal.leases import is_alive, new_holder

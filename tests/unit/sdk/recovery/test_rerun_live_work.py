@@ -12,7 +12,7 @@ from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnkn
 from countersign.adapters.files_session import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
-from countersign.journal.chain_scan import find_damage
+from countersign.journal.chain import find_damage
 from countersign.journal.stops_and_reruns import Transactions
 from tests.fakes.desk import Desk, answering_tool, listed, notes_in, record_of, save_tool
 from tests.fakes.running import fails

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from countersign import JournalError, JournalSealed, MisuseError
 from countersign.cli.app import app
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.journal import Journal, sealing
 from countersign.journal.sealed_values import SealContext
