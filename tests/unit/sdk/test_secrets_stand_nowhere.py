@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
-from countersign.commit.plan import plan_from_journal
 from countersign.contract import EffectState
 from countersign.contract.states import Outcome
 from countersign.journal import EffectOutcome, LocalState, RemoteOutcome
@@ -21,6 +20,7 @@ from countersign.journal.location import JournalLocation
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.shown import HIDDEN
 from countersign.journal.verification import verify
+from countersign.recovery.prior_run import plan_from_journal
 from tests.fakes.desk import Desk, effect_rows, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
 from tests.fakes.running import order_tool

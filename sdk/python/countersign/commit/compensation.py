@@ -25,10 +25,10 @@ from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract import digests
 from countersign.contract.admission import JSON, load
 from countersign.contract.codes import ErrorCode
+from countersign.contract.compensation_sources import compensation_args
 from countersign.contract.digests import canonicalize
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
-from countersign.contract.pointers import compensation_args
 from countersign.contract.states import ENDED_UNREDEEMED, EffectState, Outcome
 from countersign.contract.wire import CompensationView, EffectView
 from countersign.errors import (

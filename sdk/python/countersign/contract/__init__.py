@@ -13,6 +13,8 @@ from .admission import load as load
 from .codes import PROBLEM_TYPE_PREFIX as PROBLEM_TYPE_PREFIX
 from .codes import DenyCode as DenyCode
 from .codes import ErrorCode as ErrorCode
+from .compensation_sources import compensation_args as compensation_args
+from .compensation_sources import reads_result as reads_result
 from .digests import MAX_SAFE_INTEGER as MAX_SAFE_INTEGER
 from .digests import args_digest as args_digest
 from .digests import body_digest as body_digest
@@ -61,10 +63,8 @@ from .manifest import load_manifest as load_manifest
 from .manifest import manifest_file as manifest_file
 from .manifest import require_tool_name as require_tool_name
 from .pointers import SentencePart as SentencePart
-from .pointers import compensation_args as compensation_args
 from .pointers import pointer_to as pointer_to
 from .pointers import pointer_tokens as pointer_tokens
-from .pointers import reads_result as reads_result
 from .pointers import resolve_pointer as resolve_pointer
 from .pointers import split_sentence as split_sentence
 from .proof import make_proof as make_proof

@@ -14,9 +14,9 @@ from pydantic import ConfigDict
 
 from . import digests
 from .admission import JSON, admitted_bytes, load, load_canonical
+from .compensation_sources import require_source
 from .digests import canonicalize
 from .errors import ContractError
-from .pointers import require_source
 
 VERSION: Final = 1
 """`v` of the effect digest. Changing the meaning of any field requires a new version."""

@@ -28,16 +28,10 @@ from pydantic import (
 
 from . import digests
 from .admission import JSON, Limits, admit, load
+from .compensation_sources import require_source
 from .effect import Resource
 from .errors import ManifestError, PointerError
-from .pointers import (
-    SentencePart,
-    pointer_tokens,
-    require_pointer,
-    require_source,
-    resolve_pointer,
-    split_sentence,
-)
+from .pointers import SentencePart, pointer_tokens, require_pointer, resolve_pointer, split_sentence
 from .schema_rules import require_closed_schema
 
 MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: a longer job is started by one tool and checked by a probe

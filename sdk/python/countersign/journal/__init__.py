@@ -15,17 +15,10 @@ from countersign.journal.database import Database
 from countersign.journal.effects import EffectLog, EffectOutcome
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
-from countersign.journal.meta import (
-    AcceptedEdits,
-    Epochs,
-    Outbox,
-    Receipts,
-    RequestLog,
-    StoredManifests,
-    Traces,
-)
+from countersign.journal.meta import AcceptedEdits, Epochs, Outbox, Receipts, StoredManifests, Traces
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.records import EffectRecord, Report, StagedRow, TransactionRecord
+from countersign.journal.request_log import RequestLog
 from countersign.journal.resource_locks import ResourceLock, ResourceLocks
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import InMemoryKey, KeyFile

@@ -18,7 +18,6 @@ from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.errors import JournalError
 from countersign.journal.chain import OWN, Change, record_changes
 from countersign.journal.database import Database, Unit
-from countersign.journal.leases import Lease, Leases
 from countersign.journal.records import Report
 from countersign.journal.sealed_values import SealContext
 from countersign.journal.sealing import Seals
@@ -26,7 +25,7 @@ from countersign.journal.sealing import Seals
 _TRACE: Final = "trace"
 _EDITS: Final = "edits"
 _EDITED: Final = "edited"
-_REQUESTS: Final = "sent"
+REQUESTS: Final = "sent"
 _EPOCH: Final = "epoch"
 _REPORTED_EPOCH: Final = "told"
 
@@ -34,7 +33,7 @@ _REPORTED_EPOCH: Final = "told"
 def txn_of(name: str) -> str:
     """The transaction whose chain binds a row of `meta`."""
     kind, _, of = name.partition(":")
-    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, _REQUESTS} else OWN
+    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, REQUESTS} else OWN
 
 
 def set_meta(change: Change, name: str, value: str) -> None:
@@ -229,31 +228,6 @@ def _raise_epoch(change: Change, name: str, epoch: int) -> None:
         (name, str(epoch)),
         "value",
     )
-
-
-class RequestLog(MetaRecords):
-    """The requests that each call of an idempotent tool has sent, in order, as digests (tools/sending.py), so that a
-    try of another process gives each one the same key. A request is on disk before it is sent, written only by the
-    owner of the lease.
-    """
-
-    def __init__(self, database: Database, clock: Clock, leases: Leases) -> None:
-        super().__init__(database, clock)
-        self._leases = leases
-
-    def keep(self, lease: Lease, effect_id: str, digests: Sequence[str]) -> None:
-        """Record all of them, including the one about to be sent.
-
-        Raises:
-            LeaseLost: another process has taken over; nothing may be sent.
-            JournalError: it could not be written.
-        """
-        with self._leases.unit(lease, "sending", durable=True) as change:
-            set_meta(change, f"{_REQUESTS}:{lease.txn}:{effect_id}", " ".join(digests))
-
-    def of(self, txn: str, effect_id: str) -> tuple[str, ...]:
-        """The requests of earlier tries."""
-        return tuple((self._value(f"{_REQUESTS}:{txn}:{effect_id}") or "").split())
 
 
 REPORTED: Final = "outbox.result"

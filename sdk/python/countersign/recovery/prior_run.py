@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
-from countersign.commit.commit import effect_states
-from countersign.commit.plan import Plan, plan_from_journal, require_resumable
+from countersign.commit.plan import Plan, PlannedCall, require_resumable
 from countersign.commit.reconciliation import fetch_transaction
+from countersign.commit.refusals import effect_states
 from countersign.commit.review import record_service_state, require_utf8
 from countersign.contract import digests
 from countersign.contract.codes import ErrorCode
@@ -55,6 +55,7 @@ from countersign.live.sessions import (
 )
 from countersign.live.work import LiveWork, recover_sessions, undo_orphaned_sessions
 from countersign.runtime import Engine
+from countersign.tools.registry import ToolRegistry
 
 _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 
@@ -354,3 +355,27 @@ def _finished(engine: Engine, record: TransactionRecord) -> PriorRun:
         note = record.note or ""
         raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)
     return load_prior_run(engine.journal, record)
+
+
+def plan_from_journal(record: TransactionRecord, journal: Journal, registry: ToolRegistry) -> Plan:
+    """The list in force, read from the journal. Every digest is computed again.
+
+    Raises:
+        JournalError: the journal is damaged or incomplete.
+        RegistrationError: the module that defines a tool was not imported, or now declares it live.
+    """
+    calls = []
+    for row in journal.transactions.effects(record):
+        effect = row.frozen()
+        tool = registry.require_staged(row.tool, f"transaction {record.run_key!r} was staged with it")
+        calls.append(PlannedCall(tool, journal.manifests.get(row.tool, effect.tool_digest), effect))
+    return Plan(
+        agent=record.agent,
+        run_key=record.run_key,
+        txn=record.txn,
+        independent=record.independent,
+        calls=tuple(calls),
+        staging=record.staging or 0,
+        live=record.live,
+        attempt_id=record.attempt_id or "",
+    )

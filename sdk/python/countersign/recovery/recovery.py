@@ -16,7 +16,7 @@ from typing import Final
 
 from countersign import tracing
 from countersign.commit.commit import Commit
-from countersign.commit.plan import Plan, plan_from_journal
+from countersign.commit.plan import Plan
 from countersign.commit.reconciliation import adopt_redemption, fetch_transaction, flush_outbox, is_same_list
 from countersign.commit.restored_service import report_to_restored_service
 from countersign.commit.review import CommitOptions, record_service_state, review_pending_error
@@ -46,7 +46,7 @@ from countersign.journal.chain import find_damage
 from countersign.journal.states import OPEN_TXN
 from countersign.live.sessions import has_no_arguments
 from countersign.live.work import LiveWork, undo_orphaned_sessions
-from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.prior_run import plan_from_journal, settle_live_only
 from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.texts import storable, text_of

@@ -19,9 +19,9 @@ from typing import Final, NoReturn
 import orjson
 
 from countersign.commit.attempt import Authority
+from countersign.commit.commit import Finalizer
 from countersign.commit.executor import EffectExecutor
 from countersign.commit.failure import FailurePath
-from countersign.commit.finalizer import Finalizer
 from countersign.commit.live_commit import keep_live
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from countersign.commit.plan import Plan, plan_from_journal
+from countersign.commit.plan import Plan
 from countersign.commit.reconciliation import adopt_redemption, fetch_transaction
 from countersign.errors import AlreadyRedeemed, ServiceRefused
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.journal.states import OPEN_TXN
 from countersign.live.work import LiveWork
-from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.prior_run import plan_from_journal, settle_live_only
 from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine
 

@@ -146,7 +146,7 @@ class Step:
         """Commit the staged calls and set the placeholders.
 
         Raises:
-            CountersignError: as in commit/commit.py and commit/finalizer.py; placeholders then hold what is known.
+            CountersignError: as in commit/commit.py and commit/failure.py; placeholders then hold what is known.
         """
         why: str | None = None
         with tracing.span("countersign transaction", txn=self.txn, effects=len(self._list.calls)) as tell:
