@@ -62,8 +62,9 @@ if TYPE_CHECKING:
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.usage import Usage
+    from countersign.process_runtime import default_runtime, use_runtime
     from countersign.recovery.recovery import resume, resume_async
-    from countersign.runtime import Runtime, default_runtime, use_runtime
+    from countersign.runtime import Runtime
     from countersign.settings import Settings
     from countersign.simulation.dry_run_report import DryRun, ForeseenEffect
     from countersign.simulation.replay import replay
@@ -125,7 +126,8 @@ _HOMES = {
     "tools.rest": ("RestResponse", "RestApi", "RestUnknown"),
     "transactions.run_steps": ("run_steps", "run_steps_async", "step_of"),
     "transactions.schedule": ("StepsRefused",),
-    "runtime": ("Runtime", "default_runtime", "use_runtime"),
+    "process_runtime": ("default_runtime", "use_runtime"),
+    "runtime": ("Runtime",),
     "settings": ("Settings",),
     "tools.registry": ("ToolRegistry",),
     "tools.tool": ("probe", "tool", "tool_of"),

@@ -99,7 +99,7 @@ def test_json_test_suite_is_answered_as_recorded() -> None:
 
 @pytest.mark.parametrize("fast", [False, True], ids=["openssl", "libsodium"])
 def test_ed25519_signatures_are_judged_as_wycheproof_judges_them(fast: bool) -> None:
-    primitive: contract.keys.Primitive = contract.ed25519.openssl
+    primitive: contract.keys.Primitive = contract.keys.openssl
     if fast:
         primitive = require("PyNaCl", contract.keys.libsodium(), "pip install 'countersign-sdk[fast]'")
     judged: Counter[str] = Counter()

@@ -48,8 +48,8 @@ from countersign.integrations.tool_results import (
     withheld_answer,
 )
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize
+from countersign.process_runtime import default_runtime
 from countersign.recovery.prior_run import find_prior_denial, is_superseded, load_prior_run, withdraw
-from countersign.runtime import default_runtime
 from countersign.texts import text_of
 from countersign.transactions.opening import build_claimed, require_isolation, require_wait, transaction
 from countersign.transactions.transaction import Transaction

@@ -46,9 +46,10 @@ from countersign.journal.chain import find_damage
 from countersign.journal.states import OPEN_TXN
 from countersign.live.sessions import has_no_arguments
 from countersign.live.work import LiveWork, undo_orphaned_sessions
+from countersign.process_runtime import default_runtime
 from countersign.recovery.prior_run import plan_from_journal, settle_live_only
 from countersign.recovery.roll_forward import RollForward
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.texts import storable, text_of
 from countersign.tools.context import require_no_probe
 

@@ -24,7 +24,8 @@ from countersign.errors import MisuseError, SettingsError
 from countersign.journal import Journal, LocalTxn
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests, require_fits
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.process_runtime import default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.service.client import Service
 from countersign.service.enforcement import Enforcer, KeyCache
 from countersign.service.transport import Nonces, Transport

@@ -27,7 +27,8 @@ from countersign.journal import Journal
 from countersign.journal.location import JournalLocation
 from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.live.calls import LiveCallRequest
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.process_runtime import default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.simulation.dry_run_report import DryRun
 from countersign.simulation.offline import OfflineHost, SimulatedStep, Simulation

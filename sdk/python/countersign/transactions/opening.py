@@ -117,7 +117,7 @@ def transaction(
             function, or `isolation` is not one for a block.
         SettingsError: no runtime was given and the environment describes none.
     """
-    from countersign.runtime import default_runtime
+    from countersign.process_runtime import default_runtime
 
     require_not_importing()
     named = f"{UNNAMED}{secrets.token_urlsafe(_KEY_BYTES)}" if key is None else require_key(key)

@@ -43,7 +43,8 @@ from countersign.errors import (
 from countersign.errors.pending import Proposal
 from countersign.errors.tracebacks import shorten_traceback
 from countersign.live.isolation import ABORT, ConflictRetries, Isolation
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.process_runtime import default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.tools.context import require_not_importing
 from countersign.transactions.opening import build_claimed, require_isolation, require_key, require_wait
 from countersign.transactions.transaction import Transaction

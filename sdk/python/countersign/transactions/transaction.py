@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from countersign.commit.review import CommitOptions
 from countersign.concurrency import Executor, SyncExecutor, run_sync
@@ -22,23 +22,21 @@ from countersign.contract import digests
 from countersign.errors import (
     CountersignError,
     IndependentFailures,
-    IsolationConflict,
-    JournalError,
     MisuseError,
     OutsideTransaction,
 )
 from countersign.errors.tracebacks import shorten_traceback
 from countersign.journal.states import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
-from countersign.texts import add_note
 from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.results import Placeholder
 from countersign.transactions import blocks
+from countersign.transactions.independent import commit_each
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.interrupt_notes import add_state_notes
 from countersign.transactions.live_intake import run_live
 from countersign.transactions.live_step import LiveStep
+from countersign.transactions.state_notes import add_prior_run_note, add_state_notes
 
 if TYPE_CHECKING:
     from countersign.commit.plan import StagedCall
@@ -48,11 +46,6 @@ if TYPE_CHECKING:
     from countersign.simulation.offline import Simulation
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
-_EARLIER: Final = (
-    "transaction {!r}: an earlier run of this key was redeemed or kept, and is {}. Live tools ran again on that "
-    "run's results, and this run's work was undone. `countersign journal show` shows that run: do not request "
-    "its calls under another key because of this error."
-)
 
 
 class Transaction:
@@ -278,7 +271,8 @@ class Transaction:
             return
         if error is not None:
             await blocks.fail(intake, error)
-            self._note_prior_run(error)
+            if self._engine is not None:
+                add_prior_run_note(error, self._engine.journal, self.txn, self.key)
             return
         try:
             self._require_awaited(forgotten)
@@ -288,7 +282,7 @@ class Transaction:
             await blocks.fail(intake, differs)
             raise
         if self._independent:
-            await self._commit_each()
+            await commit_each(self._steps(), self._commit)
         else:
             await self._commit(intake.steps[0])
 
@@ -317,44 +311,11 @@ class Transaction:
             txns = [step.txn for step in self._steps()]
             add_state_notes(interrupt, self._engine.journal, txns, self.key)
 
-    def _note_prior_run(self, error: BaseException) -> None:
-        """Note that an earlier run of the key may have done what this run could not."""
-        if self._engine is None or not isinstance(error, Exception):
-            return
-        with suppress(JournalError):
-            record = self._engine.journal.transactions.get(self.txn)
-            if record is None or not (record.redeemed or record.landed):
-                return
-            if isinstance(error, IsolationConflict):
-                error.add_earlier_run(record.state.value)
-            else:
-                add_note(error, _EARLIER.format(self.key, record.state.value))
-
     async def _commit(self, step: LiveStep) -> None:
         engine = self._engine
         if engine is None:
             raise AssertionError("only what was entered commits")
         await step.commit(engine, self._terms)
-
-    async def _commit_each(self) -> None:
-        """Commit every effect on its own; a refused one does not block the others."""
-        failures: list[CountersignError] = []
-        failed: list[str] = []
-        fired: list[str] = []
-        for position, step in enumerate(self._steps()):
-            names = [call.tool.name for call in step.calls]
-            try:
-                await self._commit(step)
-                fired += names
-            except CountersignError as failure:
-                failures.append(failure)
-                failed += names
-            except BaseException as interrupt:
-                for rest in self._steps()[position + 1 :]:
-                    rest.abort(f"interrupted by {type(interrupt).__name__}")
-                raise
-        if failures:
-            raise IndependentFailures.from_failures(failures, failed, fired)
 
     # --------------------------------------------------------------------------------------- what tools call
 
