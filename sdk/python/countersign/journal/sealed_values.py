@@ -1,4 +1,4 @@
-"""The form of sealed values: a column with null at each sealed pointer, and the encrypted values beside it."""
+"""The form of sealed values: a column with null at each sealed pointer, and the encrypted values after it."""
 
 from __future__ import annotations
 
