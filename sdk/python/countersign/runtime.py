@@ -1,7 +1,7 @@
 """The composition root of the SDK: settings, key, journal, tools and connections of one agent process.
 
 Most programs never use it: the first transaction makes one from the environment. Tests and hosts with several agents
-make their own and pass it, or install it with `use_runtime`. A commit works with an `Engine`.
+make their own and pass it, or install it with `use_runtime` (process_runtime.py). A commit works with an `Engine`.
 """
 
 from __future__ import annotations

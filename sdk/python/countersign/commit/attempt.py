@@ -1,4 +1,4 @@
-"""One run under one redemption: its fire window, retries, outcomes and the meaning of tool errors.
+"""One run under one redemption: its fire window, retries and outcomes.
 
 Rules: the policy is evaluated again before a fire window is extended. The first outcome of an effect is final. It is
 written with the FIRING of the next effect, at the end, and before a pause, a renewal, a probe or a sibling that still

@@ -1,7 +1,7 @@
 """Step 7: journal FIRING, call the tool with the call key, journal the outcome. In order, and never on a guess.
 
 Rules: a tool is called only under a `Permit` that covers it and has time left, after FIRING is on disk, with arguments
-made from the approved bytes. The tool decides what an exception means (attempt.py): `NotDone`, or any error of a tool
+made from the approved bytes. The tool decides what an exception means (tool_errors.py): `NotDone`, or any error of a tool
 declared with failure_means="not_done", is failed. Everything else is unknown, unless the reviewed manifest declares the
 tool idempotent (the same call key is tried again while permits are granted) or the tool's probe finds out (probes.py).
 A call whose window closed before it began was not made; a longer window is requested for it.

@@ -1,4 +1,4 @@
-"""Errors of transactions that were refused or must wait: nothing more fires, and live effects are undone."""
+"""Errors of transactions that were refused: nothing more fires, and live effects are undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ownership of a live transaction: a lease with a generation, and the resource locks that depend on it.
+"""The ownership of a live transaction: a lease with a generation.
 
 Every write of the owner names its generation, and the journal refuses an outdated one. A process that takes a lease
 over first raises the generation, so the former owner cannot mark anything FIRING, however late it wakes up. A lease is
@@ -6,11 +6,6 @@ renewed by every write and by a heartbeat; a fire extends it past `fire_by` and 
 about owners on other machines: a living process on this machine keeps its lease, a dead one loses it at once. Hosts
 that share a journal need clocks that agree within a third of the lease time. A lease that could not be released,
 because the journal was unavailable, is released by the heartbeat as soon as the journal answers again.
-
-A resource lock (`Serialize`, live/isolation.py) lasts exactly as long as its transaction's lease; there is no second
-timeout. All locks of a transaction are taken in one unit, or none is, so no transaction waits for a second resource
-while it holds a first, and no deadlock can occur. Waiting holds nothing in the journal: a refused transaction tries
-again later. No line of the chain binds a lock: like the lease it says who may begin now, not what happened.
 """
 
 from __future__ import annotations

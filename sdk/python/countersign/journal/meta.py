@@ -1,4 +1,4 @@
-"""Records next to the transactions: manifests, receipts, epochs, edits, traces, requests, model turns; and the outbox.
+"""Records next to the transactions: manifests, receipts, epochs, edits, traces; and the outbox.
 
 Most are rows of the table `meta`, whose name holds their kind and their transaction. The outbox holds outcomes to
 report to the service, at least once each, in the order they were written.

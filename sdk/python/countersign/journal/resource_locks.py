@@ -1,4 +1,10 @@
-"""Locks on resources: one `Serialize` transaction of this journal at a time for each live adapter."""
+"""Locks on resources: one `Serialize` transaction of this journal at a time for each live adapter.
+
+A lock (`Serialize`, live/isolation.py) lasts exactly as long as its transaction's lease; there is no second
+timeout. All locks of a transaction are taken in one unit, or none is, so no transaction waits for a second resource
+while it holds a first, and no deadlock can occur. Waiting holds nothing in the journal: a refused transaction tries
+again later. No line of the chain binds a lock: like the lease it says who may begin now, not what happened.
+"""
 
 from __future__ import annotations
 

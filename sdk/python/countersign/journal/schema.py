@@ -1,6 +1,6 @@
-"""The journal's tables, and the check that a SQLite file is a journal.
+"""The journal's tables in SQLite's words; sqlite.py creates them.
 
-A journal of a newer version is refused. `transactions` holds one row for each run key, `effects` one row for each call
+`transactions` holds one row for each run key, `effects` one row for each call
 of each list staged under it, `outbox` the reports to send, `chain` one line for each change of any of them. The chain
 has no index by transaction, because every page that a commit writes costs time with every effect: the transaction's
 row leads to its last line.

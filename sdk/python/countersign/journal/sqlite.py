@@ -2,7 +2,8 @@
 
 Rules: the file must be 0600. Writing transactions take the lock at once (BEGIN IMMEDIATE), so none fails half way for
 lack of it. COMMIT is sent as SQL, so that a lost transaction is an error. `durable` commits reach the disk before they
-return (synchronous=FULL); the others survive a crash of the process, not a power failure.
+return (synchronous=FULL); the others survive a crash of the process, not a power failure. A file of another program,
+of a newer version, or damaged, is refused.
 """
 
 from __future__ import annotations

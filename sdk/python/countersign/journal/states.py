@@ -1,4 +1,4 @@
-"""The journal's states, the allowed transitions, and the one function that makes a transition.
+"""The journal's states and the allowed transitions; `transition` (effects.py) is the one function that makes one.
 
 The states are the service's (contract.states), with `staged` before them and `firing` between redeemed and its outcome.
 The journal polls the service only now and then, so a transition may skip states in between. Terminal states absorb
@@ -46,7 +46,7 @@ class LocalTxn(StrEnum):
     REVIEW = "review"
     READY = "ready"
     REDEEMED = "redeemed"
-    STOPPED = "stopped"  # its program was, before every effect had begun (transactions.py)
+    STOPPED = "stopped"  # its program was, before every effect had begun (stops_and_reruns.py)
     SETTLED = "settled"
     UNSETTLED = "unsettled"
     ENDED = "ended"

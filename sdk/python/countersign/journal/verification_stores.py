@@ -1,4 +1,4 @@
-"""Findings of a verification, and its steps 1 and 2 for each engine: the file itself, and its schema.
+"""Steps 1 and 2 of a verification for each engine: the file itself, and its schema.
 
 On PostgreSQL the schema is compared with fresh tables and triggers, created in the session's temporary schema and
 rolled back; everything else runs in one read-only transaction. The server checks its pages as it reads them (if it has

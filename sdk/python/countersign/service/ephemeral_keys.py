@@ -1,4 +1,9 @@
-"""A key of this process alone, which the service trusts for a while by the token of a platform."""
+"""A key of this process alone, which the service trusts for a while by the token of a platform.
+
+It is created here, registered with the platform's token and renewed before it expires. The token is read anew each
+time, because Kubernetes, SPIFFE helpers and others replace the file while a process runs. It is sent to the policy
+service only, and the key never leaves the process.
+"""
 
 from __future__ import annotations
 

@@ -4,10 +4,6 @@ Rules: every request to the agent's API carries a proof of our key over exactly 
 once with the next one. Connection errors and an overloaded service are retried a few times, with the same body and the
 same idempotency key. Any response that is not valid raises `ServiceUnavailable`. No redirect is followed. Nothing here
 decides whether anything fires.
-
-An ephemeral key is created in this process, registered with the platform's token and renewed before it expires. The
-token is read anew each time, because Kubernetes, SPIFFE helpers and others replace the file while a process runs. It is
-sent to the policy service only, and the key never leaves the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The calls of one run, in the journal and in order, and what an earlier run under the same key left.
+"""The calls of one run, in the journal and in order.
 
 A list in the journal only grows. If a nested transaction is rolled back, or calls of several tasks are sorted, the run
 begins another list with the remaining calls. A live call that raised is included as undone. A step without staged calls

@@ -1,4 +1,4 @@
-"""One journaled transaction being staged and committed: lease, list, placeholders and live sessions.
+"""One journaled transaction being staged and committed: lease, list and placeholders.
 
 `transaction()` has one of these; with independent=True, one for every staged effect. Rules: a call is journaled before
 its placeholder is returned; a redeemed transaction is never submitted again, its results come from the journal; an

@@ -1,4 +1,4 @@
-"""Request bodies (design section 8). Digests, call keys and resources in them are only compared."""
+"""Request bodies of agents (design section 8). Digests, call keys and resources in them are only compared."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""Response bodies for people's programs: reviews, tasks, and differences of a shadow bundle."""
+"""Bodies for people's programs: reviews and votes, tasks, and differences of a shadow bundle."""
 
 from __future__ import annotations
 
