@@ -1,10 +1,10 @@
 """Step 7: journal FIRING, call the tool with the call key, journal the outcome. In order, and never on a guess.
 
 Rules: a tool is called only under a `Permit` that covers it and has time left, after FIRING is on disk, with arguments
-made from the approved bytes. The tool decides what an exception means (tool_errors.py): `NotDone`, or any error of a tool
-declared with failure_means="not_done", is failed. Everything else is unknown, unless the reviewed manifest declares the
-tool idempotent (the same call key is tried again while permits are granted) or the tool's probe finds out (probes.py).
-A call whose window closed before it began was not made; a longer window is requested for it.
+made from the approved bytes. The tool decides what an exception means (tool_errors.py): `NotDone`, or any error of a
+tool declared with failure_means="not_done", is failed. Everything else is unknown, unless the reviewed manifest
+declares the tool idempotent (the same call key is tried again while permits are granted) or the tool's probe finds out
+(probes.py). A call whose window closed before it began was not made; a longer window is requested for it.
 
 The first effect that did not fire ends the run, and the remaining effects are unused. An effect whose manifest lets it
 fail (`on_exhausted="tool"`) does not end the run; an unknown one always does. Calls of one group are marked FIRING in

@@ -15,8 +15,6 @@ from countersign.tools.results import UnfinishedError
 
 MAX_ERROR: Final = 500  # characters of a tool's exception that people see
 _EARLIER: Final = "; an earlier try "
-
-
 _IN_DOUBT: Final = ", and may have happened"
 
 

@@ -105,8 +105,6 @@ MAX_DEPTH: Final = 128
 
 
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
-
-
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
 

@@ -236,20 +236,14 @@ JWS_STEPS: Final[tuple[Step[TokenState], ...]] = (
 
 
 MAX_TEXT: Final = 1024
-
-
 _TOKEN_ID: Final = re.compile(r"[A-Za-z0-9_-]{16,64}\Z")
 
 
 _THUMBPRINT: Final = re.compile(r"[A-Za-z0-9_-]{43}\Z")
-
-
 _RESOURCE: Final = frozenset({"type", "id"})
 
 
 _HOLDER: Final = frozenset({"jkt"})
-
-
 Claims = Mapping[str, object]
 
 

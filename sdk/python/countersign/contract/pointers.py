@@ -1,7 +1,7 @@
 """JSON pointers (RFC 6901): how a manifest refers to the args of a call.
 
-Also sentence templates: literal text and `{arg}` or `{/pointer}`, where `{{` and `}}` are literal braces. A pointer that
-matches nothing is an error, never a silent null. Templates are only parsed here, never filled in: each surface
+Also sentence templates: literal text and `{arg}` or `{/pointer}`, where `{{` and `}}` are literal braces. A pointer
+that matches nothing is an error, never a silent null. Templates are only parsed here, never filled in: each surface
 escapes the values it shows.
 """
 

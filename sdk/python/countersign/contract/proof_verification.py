@@ -12,8 +12,6 @@ from .jws import JWS_STEPS, TYP_PROOF, KeyFor, Step, TokenState, run_steps
 
 MAX_AGE_SECONDS: Final = 60  # the life of a nonce
 LEEWAY_SECONDS: Final = 5  # clocks of honest hosts differ by less
-
-
 _CLAIMS: Final = frozenset({"sub", "htm", "path", "query", "bd", "iat", "jti", "nonce"})
 
 

@@ -287,20 +287,14 @@ class ChainScan(Scan):
 
 
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
-
-
 _OWN_ROWS: Final = ("transactions", "effects")
 
 
 _FROM_HEAD: Final = "SELECT * FROM chain WHERE txn = ? AND id <= ? ORDER BY id DESC LIMIT ?"
-
-
 _Key = tuple[Any, ...]
 
 
 Rows = dict[tuple[str, _Key], dict[str, Any]]
-
-
 _Stated = dict[tuple[str, _Key], dict[str, tuple[Any, int]]]
 
 

@@ -29,8 +29,6 @@ Values = tuple[Any, ...]
 Columns = Mapping[str, Any]
 Parameters = Values | Columns
 Updated = tuple[list[Values], Columns]
-
-
 Row = Any
 """A row of either engine, by name or by position."""
 

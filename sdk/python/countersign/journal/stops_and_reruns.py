@@ -188,8 +188,6 @@ class Transactions(TransactionQueries):
 
 
 _COPIED: Final = ("effect_id", "tool", "call_key", "args", "result")
-
-
 _MISSING_LIVE_WORK: Final = "it was lost with its process, and its rerun did not bring it back"
 
 

@@ -62,6 +62,4 @@ class Client:
 
 
 P = ParamSpec("P")
-
-
 R = TypeVar("R")

@@ -17,8 +17,6 @@ from countersign.errors import SettingsError
 from countersign.settings import TOKEN_VARIABLE
 
 PATH: Final = "/v1/agent-keys"
-
-
 _MAX_TOKEN_BYTES: Final = 16_384
 
 

@@ -218,8 +218,6 @@ def is_utf8_text(text: str) -> bool:
 
 
 R_co = TypeVar("R_co", covariant=True)
-
-
 _WHY_NONE: Final = {
     "staged": "it was never submitted",
     "review": "its review is open, and it has not fired",

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from countersign.runtime import Engine
 
 MAX_EFFECTS: Final = 100  # of one transaction, as the API allows: a person can still review them
-
-
 OpenStep: TypeAlias = Callable[..., Coroutine[Any, Any, LiveStep]]
 
 
