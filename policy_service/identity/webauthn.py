@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.contract import canonicalize
-from countersign.contract.names import labelled_digest
+from countersign.contract.digests import labelled_digest
 
 if TYPE_CHECKING:
     from webauthn.helpers.cose import COSEAlgorithmIdentifier

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.contract import canonicalize
-from countersign.contract.names import labelled_digest
+from countersign.contract.digests import labelled_digest
 from policy_service.queries.effects import Piece
 from policy_service.queries.review_models import GateView, ReviewContent
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.contract import canonicalize
-from countersign.contract.names import labelled_digest
+from countersign.contract.digests import labelled_digest
 
 _LABEL: Final = b"countersign/archive/v1\n"
 _SUFFIX: Final = ".jsonl"

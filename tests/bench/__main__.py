@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from countersign.contract import ed25519
+from countersign.contract import keys as ed25519
 from examples.local_service import end_in_order_on_signals
 from tests.bench import (
     activating,

@@ -17,12 +17,11 @@ from countersign.contract import (
     PublicKey,
     args_digest,
     canonicalize,
-    ed25519,
     verify_release,
 )
-from countersign.contract.ed25519 import Primitive
+from countersign.contract import keys as ed25519
 from countersign.contract.jws import TYP_RELEASE
-from countersign.contract.keys import decode_base64url
+from countersign.contract.keys import Primitive, decode_base64url
 from tests.bench.measuring import TIME, BenchError, Case, Group, Row, cpu_case
 from tests.vectors.make import world
 

@@ -27,7 +27,7 @@ from countersign.contract import (
 )
 from countersign.journal import EffectOutcome, Journal, Lease, LocalState, LocalTxn, StagedRow
 from countersign.journal.database import Unit
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.journal.sqlite import SQLiteDatabase
 from tests.bench.measuring import TIME, BenchError, Case, Group, Row, wall_case
 

@@ -24,9 +24,11 @@ SDK_LEVELS = (
     ("errors",),
     ("http_clients", "adapters", "journal", "catalogue"),
     ("settings", "concurrency"),
+    ("async_executor",),
     ("service", "tools"),
     ("manifests", "llm"),
     ("runtime",),
+    ("process_runtime",),
     ("live",),
     ("commit", "testing"),
     ("recovery",),
@@ -41,7 +43,7 @@ SDK_UPWARD = {
     "countersign.settings": {"countersign.llm.budgets.Budget"},  # Settings(budgets=(Budget(...),))
     "countersign.llm.calls": {  # llm_call(...) without a runtime: the process's own
         "countersign.runtime.Runtime",
-        "countersign.runtime.default_runtime",
+        "countersign.process_runtime.default_runtime",
     },
     "countersign.tools.definition": {"countersign.manifests.drafts.draft_manifest"},  # Tool.draft_manifest()
     "countersign.tools.context": {"countersign.llm.ledger.Ledger"},  # who counts

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 
@@ -150,19 +150,20 @@ def trace_sdk(folder: Path) -> Trace:
 
 def _leave_out_the_service(desk: Desk, trace: Trace) -> None:
     """The fake service uses the SDK's contract too."""
-    answer = desk.face.answer
+    answer = desk.face.transport.handler
 
     def untraced(request: httpx2.Request) -> httpx2.Response:
         with trace.step(None):
-            return answer(request)
+            return cast(httpx2.Response, answer(request))
 
-    desk.face.answer = untraced  # type: ignore[method-assign]
+    desk.face.transport.handler = untraced
 
 
 # ------------------------------------------------------------------------------------------------------ the page
 
 PAGE = ROOT / "docs/explanation/architecture.md"
 SERVICE_MARKER, SDK_MARKER = "<!-- files of the service -->\n", "<!-- files of the SDK -->\n"
+CONTRACT_MARKER = "<!-- files of the contract that only the service runs -->\n"
 END = "<!-- end -->\n"
 
 
@@ -174,6 +175,7 @@ def service_files(trace: Trace) -> set[str]:
 def page(service: Trace, sdk: Trace) -> str:
     """The page as it should be: what people wrote, and the two tables."""
     text = _between(PAGE.read_text(), SERVICE_MARKER, service_files(service))
+    text = _between(text, CONTRACT_MARKER, service.files - service_files(service) - BACKGROUND - sdk.files)
     return _between(text, SDK_MARKER, sdk.files)
 
 

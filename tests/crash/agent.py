@@ -32,7 +32,7 @@ from countersign import (
 )
 from countersign.commit.review import open_proposals
 from countersign.concurrency import SyncExecutor
-from countersign.contract import names
+from countersign.contract import digests as names
 from countersign.http_clients import HttpRequest, HttpResponse
 from tests.crash.dying import Death
 

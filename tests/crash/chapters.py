@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from typing import Any
 
-from countersign.contract import names
+from countersign.contract import digests as names
 from policy_service.storage.core import find
 from policy_service.storage.system_tables import AuditRow, ShadowRow
 from policy_service.storage.tables import CommentRow, EffectRow, ReviewRow, TaskRow

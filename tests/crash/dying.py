@@ -166,7 +166,8 @@ def _watched_call(act: Act, sites: dict[str, list[Site]], passing: Passing) -> A
 
 def watch_agent(passing: Passing) -> None:
     """Put the points of the SDK into this process."""
-    from countersign.concurrency import AsyncExecutor, SyncExecutor
+    from countersign.async_executor import AsyncExecutor
+    from countersign.concurrency import SyncExecutor
     from countersign.journal.database import Database
     from countersign.journal.leases import Leases
     from countersign.live.work import LiveWork

@@ -19,7 +19,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 from sqlmodel import SQLModel
 
-from countersign.contract import EffectState, TxnState, can_transition, load, names
+from countersign.contract import EffectState, TxnState, can_transition, load
+from countersign.contract import digests as names
 from countersign.journal.states import OPEN_TXN
 from countersign.journal.verification import verify
 from policy_service.storage import tables

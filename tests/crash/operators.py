@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from countersign.contract import PrivateKey, names
+from countersign.contract import PrivateKey
+from countersign.contract import digests as names
 from policy_service.channels.admin.commands import COMMANDS
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find

@@ -16,7 +16,8 @@ from typing import Any
 from countersign.adapters.postgres import PostgresSession
 from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteSession
-from countersign.concurrency import AsyncExecutor, SyncExecutor
+from countersign.async_executor import AsyncExecutor
+from countersign.concurrency import SyncExecutor
 from countersign.http_clients import HttpRequest, HttpResponse
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork

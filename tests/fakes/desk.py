@@ -28,8 +28,7 @@ from countersign import (
 )
 from countersign.contract import PrivateKey, ToolManifest
 from countersign.contract.wire import Claimed
-from countersign.journal.queries import LIVE_LANE
-from countersign.journal.records import EffectRecord, TransactionRecord
+from countersign.journal.records import LIVE_LANE, EffectRecord, TransactionRecord
 from countersign.tools.tool import tool_of
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from countersign import NotDone, Transaction, concurrency, tool
-from countersign.concurrency import GRACE_SECONDS, AsyncExecutor, SyncExecutor
+from countersign import NotDone, Transaction, async_executor, tool
+from countersign.async_executor import GRACE_SECONDS, AsyncExecutor
+from countersign.concurrency import SyncExecutor
 from tests.fakes.desk import Desk, failing_tool
 
 
@@ -102,7 +103,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timeout of a tool is over after a twentieth of it, and so is the grace after it."""
     for waits in (SyncExecutor, AsyncExecutor):
         monkeypatch.setattr(waits, "call", _hurrying(waits.call))
-    monkeypatch.setattr(concurrency, "GRACE_SECONDS", GRACE_SECONDS / 20)
+    monkeypatch.setattr(async_executor, "GRACE_SECONDS", GRACE_SECONDS / 20)
 
 
 def _hurrying(call: Any) -> Any:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from countersign.contract import EffectState, TxnState, can_transition, names
+from countersign.contract import EffectState, TxnState, can_transition
+from countersign.contract import digests as names
 from tests.model.state import OPEN, Attempt, Book, Call, Effect, Refused, Token, Transaction
 
 E, T = EffectState, TxnState

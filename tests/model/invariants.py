@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from countersign.contract import EffectState, ReceiptClaims, ReleaseClaims, load, names
+from countersign.contract import EffectState, ReceiptClaims, ReleaseClaims, load
+from countersign.contract import digests as names
 from tests.model.real import Shop, Tables
 
 E = EffectState

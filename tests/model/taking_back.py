@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from countersign.contract import EffectState, names
+from countersign.contract import EffectState
+from countersign.contract import digests as names
 from tests.model.agents_side import Answer, decided, mint, require_going, require_redeemer
 from tests.model.state import Book, Call, Effect, Refused, Transaction
 

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from countersign.contract import JSON, ErrorCode, load, names
+from countersign.contract import JSON, ErrorCode, digests, load
 from policy_service import tracing
 from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
@@ -175,7 +175,7 @@ def _record(
         name=voter.name,
         assurance=voter.assurance,
         args=args,
-        args_digest=names.args_digest(args=load(args)),
+        args_digest=digests.args_digest(args=load(args)),
         reason=reason,
         channel=proposed.channel,
         proposed_at=tx.now,

@@ -28,8 +28,8 @@ from countersign.contract import (
     Resource,
     ToolManifest,
     canonicalize,
+    digests,
     load,
-    names,
     resolve_pointer,
 )
 from countersign.contract.wire import EvaluationRequest, SubmitRequest, SubmittedEffect
@@ -106,7 +106,7 @@ def derive_resource(bundle: Bundle, tool: str, tool_digest: str, args: JSON) -> 
 
 
 def _txn_digest(effects: Sequence[Effect]) -> str:
-    return names.txn_digest(effect_digests=[effect.digest for effect in effects])
+    return digests.txn_digest(effect_digests=[effect.digest for effect in effects])
 
 
 def _apply_edit(bundle: Bundle, effect: Effect, edits: Edits) -> Effect:
@@ -118,7 +118,7 @@ def _apply_edit(bundle: Bundle, effect: Effect, edits: Edits) -> Effect:
 
 
 def _call_key(agent: str, run_key: str, sent: SubmittedEffect) -> str:
-    key = names.call_key(agent=agent, run_key=run_key, tool=sent.tool, args=sent.args, n=sent.n)
+    key = digests.call_key(agent=agent, run_key=run_key, tool=sent.tool, args=sent.args, n=sent.n)
     if sent.call_key is not None and sent.call_key != key:
         raise InvalidRequestError(
             f"the call key sent for {sent.tool!r} does not match its arguments; compute it from the staged arguments, "
@@ -131,10 +131,10 @@ def _call_key(agent: str, run_key: str, sent: SubmittedEffect) -> str:
 
 def _txn_id(agent: str, request: SubmitRequest | EvaluationRequest, keys: Sequence[str]) -> str:
     if not request.independent:
-        return names.txn_id(agent=agent, run_key=request.run_key)
+        return digests.txn_id(agent=agent, run_key=request.run_key)
     if len(keys) != 1:
         raise InvalidRequestError("an independent effect is a transaction of its own; submit it alone")
-    return names.independent_txn_id(agent=agent, run_key=request.run_key, call_key=keys[0])
+    return digests.independent_txn_id(agent=agent, run_key=request.run_key, call_key=keys[0])
 
 
 def _effect(bundle: Bundle, agent: str, txn: str, seq: int, call_key: str, sent: SubmittedEffect) -> Effect:
@@ -150,7 +150,7 @@ def _effect(bundle: Bundle, agent: str, txn: str, seq: int, call_key: str, sent:
         return Effect(
             agent=agent,
             txn=txn,
-            effect_id=names.effect_id(txn=txn, call_key=call_key),
+            effect_id=digests.effect_id(txn=txn, call_key=call_key),
             seq=seq,
             tool=sent.tool,
             tool_digest=sent.tool_digest,

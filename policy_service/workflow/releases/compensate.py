@@ -24,8 +24,8 @@ from countersign.contract import (
     admit,
     canonicalize,
     compensation_args,
+    digests,
     load,
-    names,
 )
 from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, NotFoundError
@@ -151,7 +151,7 @@ def _build(bundle: Bundle, snapshot: Snapshot, effect_id: str) -> EffectRow:
     if forward.compensation is None or forward.kind != "effect":
         raise ConflictError(f"{forward.tool} has no compensation in its manifest; a person settles it")
     rule = Compensation(**forward.compensation)
-    call_key = names.compensation_call_key(effect_id=forward.effect_id, tool=rule.tool)
+    call_key = digests.compensation_call_key(effect_id=forward.effect_id, tool=rule.tool)
     try:
         result = None if forward.result is None else load(forward.result)
         args = admit(compensation_args(rule.map, args=load(forward.args), result=result))
@@ -161,7 +161,7 @@ def _build(bundle: Bundle, snapshot: Snapshot, effect_id: str) -> EffectRow:
     effect = Effect(
         agent=forward.agent,
         txn=forward.txn,
-        effect_id=names.effect_id(txn=forward.txn, call_key=call_key),
+        effect_id=digests.effect_id(txn=forward.txn, call_key=call_key),
         seq=forward.seq,
         tool=rule.tool,
         tool_digest=rule.tool_digest,

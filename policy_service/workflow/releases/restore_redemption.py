@@ -36,7 +36,7 @@ from countersign.contract import (
     TxnState,
     Verdict,
     canonicalize,
-    names,
+    digests,
     open_token,
 )
 from countersign.contract.wire import Recall, RecalledEffect, ReportedOutcome
@@ -120,7 +120,7 @@ def _effect(claims: ReceiptClaims, sent: RecalledEffect) -> Effect:
         return Effect(
             agent=claims.sub,
             txn=claims.txn,
-            effect_id=names.effect_id(txn=claims.txn, call_key=sent.call_key),
+            effect_id=digests.effect_id(txn=claims.txn, call_key=sent.call_key),
             seq=sent.seq,
             tool=sent.tool,
             tool_digest=sent.tool_digest,
@@ -135,10 +135,10 @@ def _effect(claims: ReceiptClaims, sent: RecalledEffect) -> Effect:
 
 def _proves_list(claims: ReceiptClaims, sent: Recall, effects: tuple[Effect, ...]) -> bool:
     if sent.independent:
-        txn = names.independent_txn_id(agent=claims.sub, run_key=sent.run_key, call_key=effects[0].call_key)
+        txn = digests.independent_txn_id(agent=claims.sub, run_key=sent.run_key, call_key=effects[0].call_key)
     else:
-        txn = names.txn_id(agent=claims.sub, run_key=sent.run_key)
-    digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
+        txn = digests.txn_id(agent=claims.sub, run_key=sent.run_key)
+    digest = digests.txn_digest(effect_digests=[effect.digest for effect in effects])
     return (txn, digest) == (claims.txn, claims.txn_digest)
 
 
@@ -331,7 +331,7 @@ def _compensation(
 
 
 def _compensates(effect: Effect, forward: EffectRow) -> bool:
-    return effect.call_key == names.compensation_call_key(effect_id=forward.effect_id, tool=effect.tool)
+    return effect.call_key == digests.compensation_call_key(effect_id=forward.effect_id, tool=effect.tool)
 
 
 def _store_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> EffectRow:

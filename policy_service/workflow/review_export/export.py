@@ -16,8 +16,8 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import canonicalize
+from countersign.contract.digests import labelled_digest
 from countersign.contract.keys import encode_base64url
-from countersign.contract.names import labelled_digest
 from policy_service.domain.quorum import BallotVote, BreakGlassSignature
 from policy_service.identity.origin import relying_party_id
 from policy_service.queries import repository

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from countersign.contract import ContractError, Effect, KeySet, PublicKey, VerificationError, open_token
+from countersign.contract.digests import txn_digest
 from countersign.contract.effect import Compensation, Resource
 from countersign.contract.keys import decode_base64url
-from countersign.contract.names import txn_digest
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import BallotVote, BreakGlassSignature, Tally, break_glass_approval, tally

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
         TransactionBusy,
         WorldError,
     )
-    from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
+    from countersign.errors.pending import ApprovalRequirement, PendingReview, Proposal, Question
+    from countersign.errors.reasons import DenyReason
     from countersign.journal.location import JournalUrl
     from countersign.live.isolation import Abort, Retry, Serialize
     from countersign.llm.budgets import Budget
@@ -61,8 +62,9 @@ if TYPE_CHECKING:
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.usage import Usage
+    from countersign.process_runtime import default_runtime, use_runtime
     from countersign.recovery.recovery import resume, resume_async
-    from countersign.runtime import Runtime, default_runtime, use_runtime
+    from countersign.runtime import Runtime
     from countersign.settings import Settings
     from countersign.simulation.dry_run_report import DryRun, ForeseenEffect
     from countersign.simulation.replay import replay
@@ -75,9 +77,9 @@ if TYPE_CHECKING:
     )
     from countersign.tools.context import FiringEffect, current_effect
     from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
-    from countersign.tools.placeholder import Placeholder
     from countersign.tools.registry import ToolRegistry
     from countersign.tools.rest import RestApi, RestResponse, RestUnknown
+    from countersign.tools.results import Placeholder
     from countersign.tools.tool import probe, tool, tool_of
     from countersign.transactions.opening import transaction
     from countersign.transactions.rerun import run_transaction
@@ -106,9 +108,10 @@ _HOMES = {
     "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
     "llm.ledger": ("LlmRecord",),
     "llm.usage": ("Usage",),
-    "tools.placeholder": ("Placeholder",),
+    "tools.results": ("Placeholder",),
     "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
-    "errors.reasons": ("ApprovalRequirement", "DenyReason", "PendingReview", "Proposal", "Question"),
+    "errors.pending": ("ApprovalRequirement", "PendingReview", "Proposal", "Question"),
+    "errors.reasons": ("DenyReason",),
     "simulation.replay_report": (
         "Divergence",
         "NotRecorded",
@@ -123,7 +126,8 @@ _HOMES = {
     "tools.rest": ("RestResponse", "RestApi", "RestUnknown"),
     "transactions.run_steps": ("run_steps", "run_steps_async", "step_of"),
     "transactions.schedule": ("StepsRefused",),
-    "runtime": ("Runtime", "default_runtime", "use_runtime"),
+    "process_runtime": ("default_runtime", "use_runtime"),
+    "runtime": ("Runtime",),
     "settings": ("Settings",),
     "tools.registry": ("ToolRegistry",),
     "tools.tool": ("probe", "tool", "tool_of"),

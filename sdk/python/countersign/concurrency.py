@@ -1,13 +1,12 @@
-"""Waiting: two executors, blocking and awaiting, and calls in a thread or task of their own.
+"""Waiting: the blocking executor, and calls in a thread of their own (async_executor.py has the awaiting one).
 
 `SyncExecutor` never suspends, so `run_sync` can drive any coroutine of the SDK to its end with one `send`: there is
 one protocol engine (commit/commit.py), written as async, not two. A coroutine that suspends anyway needs an event loop
 in a blocking transaction, and is refused.
 
-A call in a thread or task of its own is the only way to stop waiting for code that does not return. A thread is a
+A call in a thread of its own is the only way to stop waiting for code that does not return. A thread is a
 daemon and sees the caller's context variables. It cannot be ended, so its effects after a timeout are unknown. It takes
-another call after one that returned, since starting one is costly; it ends if its call raised, or in a forked child. A
-task is cancelled at its timeout with a short grace period; one that ignores that is left until the loop ends.
+another call after one that returned, since starting one is costly; it ends if its call raised, or in a forked child.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
@@ -29,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar
 import httpx2
 
 from countersign.errors import MisuseError
-from countersign.http_clients import HttpRequest, HttpResponse, async_send, send
+from countersign.http_clients import HttpRequest, HttpResponse, send
 from countersign.texts import text_of
 
 _IDLE: Final = "countersign-idle"
@@ -42,7 +40,7 @@ class ToolTimeoutError(TimeoutError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class ValueOrError:
     """A value or an exception: asyncio may replace a raised exception by another, which loses its origin."""
 
     value: Any = None
@@ -58,7 +56,7 @@ class ThreadedCall:
     """One call in a thread, started."""
 
     def __init__(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> None:
-        self._future: Future[_Outcome] = Future()
+        self._future: Future[ValueOrError] = Future()
         self._future.set_running_or_notify_cancel()  # it can no longer be cancelled
         context = contextvars.copy_context()
         _submit(lambda: context.run(self._run, fn, kwargs), f"countersign-{getattr(fn, '__name__', 'tool')}")
@@ -67,13 +65,13 @@ class ThreadedCall:
         """Whether it returned, in the process that started it."""
         pid = os.getpid()
         try:
-            self._future.set_result(_Outcome(fn(**kwargs)))
+            self._future.set_result(ValueOrError(fn(**kwargs)))
         except StopIteration as error:  # a coroutine cannot raise it
             self._future.set_result(
-                _Outcome(error=RuntimeError(f"it raised StopIteration({text_of(error)})"))
+                ValueOrError(error=RuntimeError(f"it raised StopIteration({text_of(error)})"))
             )
         except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
-            self._future.set_result(_Outcome(error=error))
+            self._future.set_result(ValueOrError(error=error))
         else:
             return os.getpid() == pid
         return False
@@ -140,50 +138,6 @@ def _submit(call: Callable[[], bool], name: str) -> None:
         worker.thread.start()
     worker.thread.name = name
     worker.calls.put(call)
-
-
-GRACE_SECONDS: Final = 1.0  # for cleanup; a task that needs longer ignores its cancellation
-
-# a loop holds its tasks weakly, and an abandoned one must still finish
-_abandoned_tasks: set[asyncio.Task[Any]] = set()
-
-
-async def wait_until_done(seconds: float, awaitable: Awaitable[Any]) -> Any:
-    """Await it with a timeout. A result or exception while it is cancelled for the timeout still counts.
-
-    Raises:
-        ToolTimeoutError: it has not ended in that time.
-        BaseException: what it raised.
-    """
-    task = asyncio.ensure_future(_shield_exit(awaitable))
-    try:
-        if not await _is_done_within(task, seconds):
-            task.cancel()
-            if not await _is_done_within(task, GRACE_SECONDS) or task.cancelled():
-                raise ToolTimeoutError(f"no answer within {seconds} s")
-    except asyncio.CancelledError:
-        if task.cancel():  # its result is dropped: the caller stays cancelled
-            await _is_done_within(task, GRACE_SECONDS)
-        raise
-    finally:
-        if not task.done():
-            _abandoned_tasks.add(task)
-            task.add_done_callback(_abandoned_tasks.discard)
-    return task.result().answer()
-
-
-async def _is_done_within(task: asyncio.Task[Any], seconds: float) -> bool:
-    return bool((await asyncio.wait({task}, timeout=seconds))[0])
-
-
-async def _shield_exit(awaitable: Awaitable[Any]) -> _Outcome:
-    """Keep an exit inside the task: it would stop the event loop before outcomes are recorded."""
-    try:
-        return _Outcome(await awaitable)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
-        return _Outcome(error=error)
 
 
 T = TypeVar("T")
@@ -268,10 +222,10 @@ class SyncExecutor:
     async def together(self, parts: Sequence[Part], meanwhile: OnProgress = lambda _: None) -> list[object]:
         """A single part on this thread, several in a thread each."""
         if len(parts) == 1:
-            return [await _capture(parts[0])]
+            return [await capture(parts[0])]
         threads: list[ThreadedCall] = []
         try:
-            threads.extend(ThreadedCall(_in_thread, {"part": part}) for part in parts)
+            threads.extend(ThreadedCall(in_thread, {"part": part}) for part in parts)
             left = dict(enumerate(threads))
             while left:
                 wait([thread._future for thread in left.values()], _SLICE_SECONDS, FIRST_COMPLETED)
@@ -287,100 +241,11 @@ class SyncExecutor:
         return [thread.result(None) for thread in threads]
 
 
-class AsyncExecutor:
-    """Awaits on the running event loop. The HTTP client exists inside `opened` only."""
-
-    def __init__(self, http: Callable[[], httpx2.AsyncClient]) -> None:
-        self._open = http
-        self._http: httpx2.AsyncClient | None = None
-        self._depth = 0
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[AsyncExecutor]:
-        """Keep connections for the block: a client must not outlive its event loop."""
-        self._depth += 1
-        try:
-            yield self
-        finally:
-            self._depth -= 1
-            if self._depth == 0 and self._http is not None:
-                http, self._http = self._http, None
-                await http.aclose()
-
-    async def send(self, request: HttpRequest) -> HttpResponse:
-        async with self.opened():
-            if self._http is None:
-                self._http = self._open()
-            return await async_send(self._http, request)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def call(
-        self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
-    ) -> object:
-        """Call an async tool on the event loop, where its timeout cancels it, or a plain one next to it. With a
-        timeout it has a task of its own.
-        """
-        if inspect.iscoroutinefunction(fn):
-            answer = _response(fn(**kwargs))
-        elif timeout_seconds is None:
-            return fn(**kwargs)
-        else:
-            answer = ThreadedCall(fn, kwargs).ended()
-        return await (answer if timeout_seconds is None else wait_until_done(timeout_seconds, answer))
-
-    async def together(self, parts: Sequence[Part], meanwhile: OnProgress = lambda _: None) -> list[object]:
-        """Each in a task with a context of its own, cancelled together. A part may end itself by a cancellation."""
-        if len(parts) == 1:
-            return [await _capture(parts[0])]
-        tasks: list[asyncio.Task[object]] = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks.extend(group.create_task(_in_task(part)) for part in parts)
-                left = set(tasks)
-                while left:
-                    ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                    if left:
-                        meanwhile([(tasks.index(one), one.result()) for one in ended if not one.cancelled()])
-        except BaseException as interrupt:
-            answers = [
-                StillRunning() if task.cancelled() or not task.done() else task.result() for task in tasks
-            ]
-            raise InterruptedWaitError(answers, interrupt) from interrupt
-        return [
-            CallRaised(asyncio.CancelledError(), left=True) if task.cancelled() else task.result()
-            for task in tasks
-        ]
-
-
-async def _response(result: Awaitable[object]) -> object:
-    answer = await result
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-async def _capture(part: Part) -> object:
+async def capture(part: Part) -> object:
+    """What it returns, or the error it raises."""
     try:
         return await part()
     except Exception as error:  # noqa: BLE001 - a tool may raise anything; the caller decides what it means
-        return CallRaised(error)
-
-
-def _in_thread(part: Part) -> object:
-    """Run one of several in a thread: its exception must not end the others."""
-    try:
-        return run_sync(part())
-    except BaseException as error:  # noqa: BLE001 - it is raised again after the others have ended
-        return CallRaised(error)
-
-
-async def _in_task(part: Part) -> object:
-    """The same on the event loop, where a cancellation ends all of them."""
-    try:
-        return await part()
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - as above
         return CallRaised(error)
 
 
@@ -397,3 +262,11 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise MisuseError("something async was reached from blocking code; use the async form of this call")
+
+
+def in_thread(part: Part) -> object:
+    """Run one of several in a thread: its exception must not end the others."""
+    try:
+        return run_sync(part())
+    except BaseException as error:  # noqa: BLE001 - it is raised again after the others have ended
+        return CallRaised(error)

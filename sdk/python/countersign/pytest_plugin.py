@@ -131,7 +131,8 @@ def countersign_runtime(
     """The runtime of the agent under test, installed for `transaction()` in this process, and in the environment for
     programs that the test starts.
     """
-    from countersign.runtime import Runtime, use_runtime
+    from countersign.process_runtime import use_runtime
+    from countersign.runtime import Runtime
 
     settings = countersign_service.agent(
         countersign_agent, countersign_roles, tmp_path / "countersign-journal.db"

@@ -1,32 +1,34 @@
 """The composition root of the SDK: settings, key, journal, tools and connections of one agent process.
 
 Most programs never use it: the first transaction makes one from the environment. Tests and hosts with several agents
-make their own and pass it, or install it with `use_runtime`. A commit works with an `Engine`.
+make their own and pass it, or install it with `use_runtime` (process_runtime.py). A commit works with an `Engine`.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 import httpx2
 
+from countersign.async_executor import AsyncExecutor
 from countersign.clock import Clock, SystemClock
-from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
+from countersign.concurrency import Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.errors import WorkerStopping
 from countersign.http_clients import async_http_client, http_client
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
-from countersign.service.client import AsyncClient, Client, Service
+from countersign.service.api_clients import AsyncClient, Client
+from countersign.service.client import Service
 from countersign.service.enforcement import Enforcer, KeyCache
-from countersign.service.transport import EphemeralKeys, Nonces, Transport
+from countersign.service.ephemeral_keys import EphemeralKeys
+from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
 
@@ -202,33 +204,3 @@ class Runtime:
     def _origin(self) -> str:
         parts = urlsplit(self.settings.url)
         return f"{parts.scheme}://{parts.netloc}"
-
-
-_default: Runtime | None = None
-_default_lock = threading.Lock()
-
-
-def default_runtime() -> Runtime:
-    """The process's runtime, made from the environment at first use.
-
-    Raises:
-        SettingsError: the environment lacks a setting, or a file's mode is too open.
-    """
-    global _default  # noqa: PLW0603 - one per process is intended
-    with _default_lock:
-        if _default is None:
-            _default = Runtime.from_env()
-        return _default
-
-
-@contextmanager
-def use_runtime(runtime: Runtime) -> Iterator[Runtime]:
-    """Use this runtime as the process's runtime inside the block."""
-    global _default  # noqa: PLW0603 - one per process is intended
-    with _default_lock:
-        before, _default = _default, runtime
-    try:
-        yield runtime
-    finally:
-        with _default_lock:
-            _default = before

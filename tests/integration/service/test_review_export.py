@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign.contract import PrivateKey, sign
-from countersign.contract.names import txn_digest
+from countersign.contract.digests import txn_digest
 from policy_service.cli import app
 from policy_service.queries.view_digest import RenderedView
 from policy_service.tokens.signer import TYP_EXPORT

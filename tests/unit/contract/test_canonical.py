@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersign.contract import ARGS_LIMITS, AdmissionError, canonicalize
-from countersign.contract.canonical import MAX_DEPTH
+from countersign.contract.digests import MAX_DEPTH
 from tests.unit.contract.reading import cases, code_of, read
 from tests.unit.contract.test_admission import json_values
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from countersign.contract import PublicKey, ed25519
-from countersign.contract.ed25519 import P, Primitive, Verify, agrees_with_openssl, libsodium, openssl
+from countersign.contract import PublicKey
+from countersign.contract import keys as ed25519
+from countersign.contract.keys import P, Primitive, Verify, agrees_with_openssl, libsodium, openssl
 from tests.counterparts import require
 
 ORDER = 2**252 + 27742317777372353535851937790883648493

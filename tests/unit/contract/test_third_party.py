@@ -99,9 +99,9 @@ def test_json_test_suite_is_answered_as_recorded() -> None:
 
 @pytest.mark.parametrize("fast", [False, True], ids=["openssl", "libsodium"])
 def test_ed25519_signatures_are_judged_as_wycheproof_judges_them(fast: bool) -> None:
-    primitive: contract.ed25519.Primitive = contract.ed25519.openssl
+    primitive: contract.keys.Primitive = contract.keys.openssl
     if fast:
-        primitive = require("PyNaCl", contract.ed25519.libsodium(), "pip install 'countersign-sdk[fast]'")
+        primitive = require("PyNaCl", contract.keys.libsodium(), "pip install 'countersign-sdk[fast]'")
     judged: Counter[str] = Counter()
     for group in _wycheproof("ed25519_test.json"):
         key = contract.PublicKey(None, bytes.fromhex(group["publicKey"]["pk"]), primitive=primitive)

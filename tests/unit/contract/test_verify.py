@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from countersign import contract
-from countersign.contract import proof as proof_module
+from countersign.contract import proof_verification as proof_module
 from countersign.contract import receipt as receipt_module
 from countersign.contract import verify as verify_module
 from countersign.contract.jws import JWS_STEPS

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
-from countersign.commit.plan import plan_from_journal
 from countersign.contract import EffectState
 from countersign.contract.states import Outcome
 from countersign.journal import EffectOutcome, LocalState, RemoteOutcome
 from countersign.journal.location import JournalLocation
-from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key
+from countersign.journal.shown import HIDDEN
 from countersign.journal.verification import verify
+from countersign.recovery.prior_run import plan_from_journal
 from tests.fakes.desk import Desk, effect_rows, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
 from tests.fakes.running import order_tool
@@ -185,7 +185,7 @@ def _unknown_and_settled(airline: Airline) -> None:
     settlements = json.dumps([{"answer": "fired", "name": "Maya", "person": "p", "result": SECRET}])
     news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), reported)
     lease: Any = runtime.journal.leases.acquire(unknown.txn)
-    runtime.journal.effect_log.learn(lease, row.staging, [news])
+    runtime.journal.settlements.learn(lease, row.staging, [news])
     runtime.journal.leases.release(lease)
     (row,) = effect_rows(desk, "settled")
     assert (row.result, row.parsed_settlements[0]["result"]) == (reported, SECRET)

@@ -14,10 +14,11 @@ import pytest
 
 import countersign
 from countersign import Budget, MemoryAdapter, errors, llm_call, replay, tool
-from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
+from countersign.errors.pending import ApprovalRequirement, PendingReview, Proposal, Question
+from countersign.errors.reasons import DenyReason
 from countersign.integrations.errors import ModelStopped, TurnLimit, require_package
 from countersign.journal.location import parse_location
-from countersign.journal.records import _damaged
+from countersign.journal.records import damaged as _damaged
 from countersign.llm.errors import BudgetExceeded, UsageUnknown
 from countersign.simulation.replay_report import Divergence, ReplayDiverged
 from countersign.transactions.schedule import StepsRefused

@@ -10,7 +10,8 @@ import pytest
 from countersign import MemoryAdapter, NotRecorded, errors, replay, tool, transaction
 from countersign.contract import Verdict
 from countersign.journal.export import describe_transaction
-from countersign.journal.sealing import HIDDEN, Seals
+from countersign.journal.sealing import Seals
+from countersign.journal.shown import HIDDEN
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, record_of

@@ -8,7 +8,7 @@ import hashlib
 from typing import Any
 
 from countersign import contract
-from countersign.contract import names as labels
+from countersign.contract import digests as labels
 
 from . import world
 

@@ -277,7 +277,9 @@ class Session:
             self._report_unknown_tool(review.tool)
         groups = sorted({group for gate in gates for group in gate["groups"]})
         unseen = any(gate["policy_id"] == UNSEEN for gate in gates)
-        print_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}", unseen=unseen)
+        print_review(
+            review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}", unseen=unseen
+        )
 
     def _report_unknown_tool(self, tool: str) -> None:
         """Print why no policy evaluated the tool: its manifest came later, is not active, or does not exist."""

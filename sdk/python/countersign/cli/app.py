@@ -30,10 +30,10 @@ from countersign.cli.terminal import (
     print_table,
     report_errors,
 )
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.codes import ErrorCode
 from countersign.errors import CountersignError, MisuseError, ServiceRefused
-from countersign.errors.reasons import Question, open_questions
+from countersign.errors.pending import Question, open_questions
 from countersign.integrations.errors import require_package
 from countersign.journal.export import escape_unprintable, json_text
 from countersign.manifests.drafts import manifest_json
@@ -178,7 +178,7 @@ def _open_questions(runtime: Runtime, key: str) -> tuple[Question, ...]:
     """
     journal, client = runtime.journal, runtime.client()
     known = {record.txn for record in journal.transactions.find(key) if record.run_key == key}
-    txns = known or {names.txn_id(agent=runtime.settings.agent, run_key=key)}
+    txns = known or {digests.txn_id(agent=runtime.settings.agent, run_key=key)}
     try:
         return tuple(one for txn in sorted(txns) for one in open_questions(client.view(txn)))
     except ServiceRefused as refused:

@@ -7,11 +7,11 @@
     5  verify every release, numbered steps
     6  redeem all, under the attempt the journal already holds; verify the receipt
     7  fire in order (executor.py)
-    8  commit the live adapters, 9 report (finalizer.py)
+    8  commit the live adapters (live_commit.py), 9 report (reconciliation.py)
 
 Step 1, freezing, is done: a `Plan` is frozen. The commit point is the redemption. An error before it leaves nothing
-fired, and the caller (transactions/step.py) undoes the live effects. After it, finalizer.py and
-recovery/roll_forward.py take over.
+fired, and the caller (transactions/step.py) undoes the live effects. After it, what did not fire takes the failure path
+(failure.py), and recovery/roll_forward.py continues after a crash.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ from functools import partial
 from typing import Final
 
 from countersign.commit.attempt import Authority
-from countersign.commit.executor import EffectExecutor
-from countersign.commit.finalizer import Finalizer
-from countersign.commit.plan import Plan
-from countersign.commit.reconciliation import redeemed_by_us, report_to_restored_service, require_unspent
+from countersign.commit.edits import edits_in_force, with_accepted_edits
+from countersign.commit.executor import EffectExecutor, ExecutionResult
+from countersign.commit.failure import FailurePath
+from countersign.commit.live_commit import commit_live
+from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.reconciliation import flush_outbox, redeemed_by_us, require_unspent
+from countersign.commit.refusals import SPENT, denied_error, effect_states, give_up
+from countersign.commit.restored_service import report_to_restored_service
 from countersign.commit.review import (
     CommitOptions,
     ProposalResponder,
     describe_outage,
-    edits_in_force,
     record_service_state,
     review_pending_error,
     wait_for_review,
 )
-from countersign.contract.codes import DenyCode, ErrorCode
-from countersign.contract.states import TxnState
+from countersign.contract.codes import ErrorCode
+from countersign.contract.states import Outcome, TxnState
 from countersign.contract.verify import VerifiedRelease
 from countersign.contract.wire import SubmitRequest, TransactionView
 from countersign.errors import (
     AlreadyRedeemed,
-    Denied,
+    JournalError,
+    LeaseLost,
     OverQuota,
-    ReleaseLapsed,
     ReleaseRefused,
     ReviewPending,
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.journal import Lease, LocalTxn
+from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit, issuer_of
 from countersign.settings import Settings
 
-_SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _RELOAD_CODES: Final = frozenset(
     {
         ErrorCode.NOT_READY.value,
@@ -69,7 +71,7 @@ class Commit:
     """One commit of one frozen list."""
 
     def __init__(
-        self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: CommitOptions
+        self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork | None, terms: CommitOptions
     ) -> None:
         self._engine = engine
         self._lease = lease
@@ -89,7 +91,8 @@ class Commit:
             Stopped, WorldError: nothing fired, except what `ReleaseLapsed` names.
             FireError: with the outcome of every effect.
         """
-        self._live.verify_isolation()  # 2
+        if self._live is not None:
+            self._live.verify_isolation()  # 2
         asked_at = self._engine.clock.monotonic()
         return await self.go_on(await self._submit(), asked_at)  # 3
 
@@ -99,11 +102,15 @@ class Commit:
         while True:
             self._take_over(view)
             if view.state is TxnState.ENDED:
-                raise self._denied(view)
-            if view.state in _SPENT:
+                raise denied_error(self._engine, self._plan, view)
+            if view.state in SPENT:
                 return await self._fire(await self._spent(view, asked_at))
             if rounds >= self._engine.settings.max_rounds:
-                view = await self._give_up(rounds)
+                view = await give_up(
+                    *(self._engine, self._lease, self._plan, rounds, self._sent_back),
+                    keep_approved=self._keeps_approved,
+                    see=self._see,
+                )
                 continue
             if view.state is TxnState.REVIEW:
                 answered = await self._edits.answer(view)
@@ -153,10 +160,10 @@ class Commit:
         if view.state is TxnState.ENDED:
             self._see(view)  # nothing of it will fire, so its bytes are not compared
             return
-        if view.state in _SPENT and view.txn_digest != self._plan.txn_digest:
+        if view.state in SPENT and view.txn_digest != self._plan.txn_digest:
             return  # ours are journaled before they are redeemed, so it is not ours: `_spent` checks
-        edited = self._plan.with_accepted_edits(view)
-        if edited is not self._plan:
+        if view.txn_digest != self._plan.txn_digest:
+            edited = with_accepted_edits(self._plan, view)
             self._see(view)
             self._edits.require_agreed(self._plan, edited, view)
             self._engine.journal.transactions.adopt(
@@ -164,7 +171,7 @@ class Commit:
             )
             self._engine.journal.edits.note(self._plan.txn, edits_in_force(view))
             self._plan = edited
-        if view.state not in _SPENT:
+        if view.state not in SPENT:
             self._see(view)
 
     def _see(self, view: TransactionView) -> None:
@@ -210,13 +217,6 @@ class Commit:
         """Whether another process may fire the list. Not with live effects: only the body can recreate those."""
         return self._plan.live == 0
 
-    def _denied(self, view: TransactionView) -> Denied:
-        denied = Denied.of(view, self._plan.run_key)
-        for reason in denied.reasons:
-            if reason.code in {DenyCode.TOOL_CHANGED.value, DenyCode.UNKNOWN_TOOL.value}:
-                self._engine.manifests.forget(reason.tool)
-        return denied
-
     # --------------------------------------------------------------------------------------------- 5, 6
 
     async def _redeem(self, view: TransactionView) -> Permit | TransactionView | None:
@@ -230,7 +230,8 @@ class Commit:
             releases = await self._engine.enforcer.releases(
                 self._engine.service, self._plan.effects, held.releases
             )
-            self._live.prepare(self._plan.attempt_id)
+            if self._live is not None:
+                self._live.prepare(self._plan.attempt_id)
             asked_at = self._engine.clock.monotonic()
             answer = await self._engine.service.redeem([one.token for one in releases], self._plan.attempt_id)
         except ServiceRefused as refused:
@@ -243,38 +244,6 @@ class Commit:
             self._sent_back = "the policy changed its answer"
             return answer.transaction
         return await self._permit(answer.receipt, asked_at, releases)
-
-    async def _give_up(self, rounds: int) -> TransactionView:
-        """Withdraw the list before reporting that nothing happened, so that it is not fired later. A worker has no
-        caller to retry for, so it keeps the list approved. Returns the transaction if it was redeemed after all.
-
-        Raises:
-            ReleaseLapsed: with whether it may still fire.
-        """
-        key, txn = self._plan.run_key, self._plan.txn
-        why = f"its redemption was refused {rounds} times, most recently because {self._sent_back}"
-        if self._keeps_approved:
-            raise ReleaseLapsed(key, txn, why, may_fire=True)
-        try:
-            view = await self._withdrawn(f"its agent could not redeem it in {rounds} tries")
-        except (ServiceRefused, ServiceUnavailable) as error:
-            why = f"{why}; and it could not be withdrawn: {error}"
-            raise ReleaseLapsed(key, txn, why, may_fire=True) from error
-        if view.state in _SPENT:
-            return view
-        self._see(view)
-        if view.state is TxnState.ENDED:
-            self._engine.journal.transactions.end(self._lease, LocalTxn.ENDED, why)
-        raise ReleaseLapsed(key, txn, why, may_fire=view.state is not TxnState.ENDED)
-
-    async def _withdrawn(self, reason: str) -> TransactionView:
-        """The transaction after withdrawing it."""
-        try:
-            return await self._engine.service.withdraw(self._plan.txn, reason)
-        except ServiceRefused as refused:
-            if refused.problem_code != ErrorCode.ALREADY_REDEEMED:
-                raise
-            return await self._engine.service.view(self._plan.txn)
 
     async def _spent(self, view: TransactionView, asked_at: float) -> Permit | None:
         """The list is redeemed: by this attempt (in the submission, or before a crash), or by another."""
@@ -316,12 +285,63 @@ class Commit:
         return await finalizer.fire_and_finish(run, self._plan.calls)
 
 
-def effect_states(view: TransactionView) -> list[str]:
-    """The state of each effect of a redeemed transaction."""
-    return [one.state.value for one in view.effects]
-
-
 def _look_seconds(settings: Settings) -> float:
     """The longest that one poll of a transaction may take: every try of it, and the pause after it."""
     one = settings.connect_seconds + settings.read_seconds + settings.poll_seconds
     return (settings.retries + 1) * (one + settings.retry_max_seconds) + settings.poll_seconds
+
+
+class Finalizer:
+    """Finishes one transaction after firing."""
+
+    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork | None) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._plan = plan
+        self._live = live
+
+    async def fire_and_finish(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> dict[str, object]:
+        """Fire these calls and finish the transaction by the result.
+
+        Raises:
+            EffectFailed, PartlyFired, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with the outcome of every
+                effect.
+        """
+        result = await self.fire(run, calls)
+        if result.stopped is None:
+            return await self.complete(result.results)
+        if result.outcome is Outcome.UNKNOWN:
+            await self._failure().unknown(result.why, result.cause, result.probe_at)
+        await self._failure().failed(result)
+
+    async def fire(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> ExecutionResult:
+        """Fire these calls only; the caller handles the result.
+
+        Raises:
+            OutcomeUnknown: the journal failed while a call was in flight.
+        """
+        try:
+            return await run.run(calls)
+        except LeaseLost:
+            raise
+        except JournalError as error:
+            self._failure().require_none_firing(error)
+            raise
+
+    async def complete(self, results: dict[str, object]) -> dict[str, object]:
+        """Everything required fired: commit the live adapters and report. The transaction is `ended` if no effect
+        fired and no live work was done.
+        """
+        in_effect = self._plan.live > 0
+        if self._live is not None and self._live:
+            in_effect = True
+            await commit_live(self._engine, self._lease, self._plan, self._live)
+        plan, state_of = self._plan, self._engine.journal.transactions.state_of
+        states = (state_of(plan.txn, plan.staging, effect.effect_id) for effect in plan.effects)
+        in_effect = in_effect or LocalState.FIRED in states
+        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if in_effect else LocalTxn.ENDED)
+        await flush_outbox(self._engine, self._plan.txn)
+        return results
+
+    def _failure(self) -> FailurePath:
+        return FailurePath(self._engine, self._lease, self._plan, self._live)

@@ -15,19 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from countersign.commit.attempt import MAX_ERROR, Authority
+from countersign.commit.attempt import Authority
 from countersign.commit.executor import EffectExecutor
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, UncertainCall, run_probe
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import pending_review
-from countersign.contract import names
+from countersign.commit.tool_errors import MAX_ERROR
+from countersign.contract import digests
 from countersign.contract.admission import JSON, load
-from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
+from countersign.contract.compensation_sources import compensation_args
+from countersign.contract.digests import canonicalize
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
-from countersign.contract.pointers import compensation_args
 from countersign.contract.states import ENDED_UNREDEEMED, EffectState, Outcome
 from countersign.contract.wire import CompensationView, EffectView
 from countersign.errors import (
@@ -37,9 +38,9 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import PendingReview
+from countersign.errors.pending import PendingReview
 from countersign.journal import EffectOutcome, EffectRecord, Lease, LocalState
-from countersign.journal.queries import COMPENSATE_LANE, STAGED_LANE
+from countersign.journal.records import COMPENSATE_LANE, STAGED_LANE
 from countersign.journal.states import IN_DOUBT
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
@@ -175,7 +176,7 @@ class Compensator:
         if view.effect.state is EffectState.UNKNOWN:
             await self._known_by_probe(call, planned)
             return  # without an answer of its probe, it waits for a person
-        attempt_id = self._engine.journal.effect_log.begin_compensation(
+        attempt_id = self._engine.journal.settlements.begin_compensation(
             self._lease,
             self._plan.staging,
             planned.effect,
@@ -211,7 +212,7 @@ class Compensator:
                 tool_digest=rule.tool_digest,
                 resource=manifest.resource_of(args),
                 args_bytes=canonicalize(args),
-                call_key=names.compensation_call_key(effect_id=call.effect.effect_id, tool=rule.tool),
+                call_key=digests.compensation_call_key(effect_id=call.effect.effect_id, tool=rule.tool),
             )
         except ContractError as error:
             raise ReleaseRefused(
@@ -258,7 +259,7 @@ class Compensator:
             releases=releases,
             kind="compensate",
         )
-        self._engine.journal.effect_log.compensation_redeemed(
+        self._engine.journal.settlements.compensation_redeemed(
             self._lease, self._plan.staging, planned.effect.effect_id
         )
         return permit
@@ -319,7 +320,7 @@ class Compensator:
         return True
 
     def _settle(self, call: PlannedCall, to: LocalState, why: str | None = None) -> None:
-        self._engine.journal.effect_log.settle_compensated(
+        self._engine.journal.settlements.settle_compensated(
             self._lease, self._plan.staging, call.effect.effect_id, to, why and why[:MAX_ERROR]
         )
 

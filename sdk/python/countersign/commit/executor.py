@@ -1,10 +1,10 @@
 """Step 7: journal FIRING, call the tool with the call key, journal the outcome. In order, and never on a guess.
 
 Rules: a tool is called only under a `Permit` that covers it and has time left, after FIRING is on disk, with arguments
-made from the approved bytes. The tool decides what an exception means (attempt.py): `NotDone`, or any error of a tool
-declared with failure_means="not_done", is failed. Everything else is unknown, unless the reviewed manifest declares the
-tool idempotent (the same call key is tried again while permits are granted) or the tool's probe finds out (probes.py).
-A call whose window closed before it began was not made; a longer window is requested for it.
+made from the approved bytes. The tool decides what an exception means (tool_errors.py): `NotDone`, or any error of a
+tool declared with failure_means="not_done", is failed. Everything else is unknown, unless the reviewed manifest
+declares the tool idempotent (the same call key is tried again while permits are granted) or the tool's probe finds out
+(probes.py). A call whose window closed before it began was not made; a longer window is requested for it.
 
 The first effect that did not fire ends the run, and the remaining effects are unused. An effect whose manifest lets it
 fail (`on_exhausted="tool"`) does not end the run; an unknown one always does. Calls of one group are marked FIRING in
@@ -23,20 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign import tracing
-from countersign.commit.attempt import (
-    MAX_ERROR,
-    Authority,
-    FireWindow,
-    Outcomes,
-    PermitRefused,
-    Retries,
-    TooLateError,
-    is_exit,
-    is_final,
-    is_not_done,
-    public_cause,
-    redact_exit,
-)
+from countersign.commit.attempt import Authority, FireWindow, Outcomes, PermitRefused, Retries, is_exit
 from countersign.commit.plan import PlannedCall
 from countersign.commit.probes import (
     LEFT_RUNNING,
@@ -44,6 +31,14 @@ from countersign.commit.probes import (
     UncertainCall,
     find_probe,
     run_probe_after_call,
+)
+from countersign.commit.tool_errors import (
+    MAX_ERROR,
+    TooLateError,
+    is_final,
+    is_not_done,
+    public_cause,
+    redact_exit,
 )
 from countersign.concurrency import CallRaised, InterruptedWaitError, StillRunning, ToolTimeoutError
 from countersign.contract.states import Outcome

@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.compensation_sources import reads_result
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
-from countersign.contract.pointers import reads_result
-from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
-from countersign.errors import AlreadyRedeemed, NotStageable, RegistrationError, ReleaseRefused
-from countersign.journal import Journal, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.verification import require_intact
+from countersign.contract.wire import SubmittedEffect
+from countersign.errors import AlreadyRedeemed, NotStageable, RegistrationError
+from countersign.journal import Journal, LocalState, LocalTxn
+from countersign.journal.chain import require_intact
 from countersign.manifests.reviewed import Manifests, secret_pointers
 from countersign.service.client import Service
 from countersign.tools.definition import Tool
@@ -133,7 +132,7 @@ class Plan:
     @property
     def txn_digest(self) -> str:
         """The digest of exactly this list."""
-        return names.txn_digest(effect_digests=[effect.digest for effect in self.effects])
+        return digests.txn_digest(effect_digests=[effect.digest for effect in self.effects])
 
     @property
     def list_key(self) -> tuple[tuple[str, str], ...]:
@@ -162,24 +161,6 @@ class Plan:
         for call in self.calls:
             call.kwargs()
 
-    def with_accepted_edits(self, view: TransactionView) -> Plan:
-        """This plan with the bytes of an accepted edit. Every digest is computed again.
-
-        Raises:
-            ReleaseRefused: the service holds another list, or its digests are not those of its bytes.
-        """
-        if view.txn_digest == self.txn_digest:
-            return self
-        if len(view.effects) != len(self.calls):
-            raise ReleaseRefused(self.txn, "the service holds another list of effects under this key")
-        calls = tuple(
-            _edited(call, one, self.txn) for call, one in zip(self.calls, view.effects, strict=True)
-        )
-        edited = replace(self, calls=calls)
-        if edited.txn_digest != view.txn_digest:
-            raise ReleaseRefused(self.txn, "the service's txn_digest is not that of the effects it shows")
-        return edited
-
 
 async def plan_calls(
     staged: Sequence[StagedCall],
@@ -206,30 +187,6 @@ async def plan_calls(
         )
         planned.append(PlannedCall(call.tool, manifest, effect, call.n, call.group))
     return tuple(planned)
-
-
-def plan_from_journal(record: TransactionRecord, journal: Journal, registry: ToolRegistry) -> Plan:
-    """The list in force, read from the journal. Every digest is computed again.
-
-    Raises:
-        JournalError: the journal is damaged or incomplete.
-        RegistrationError: the module that defines a tool was not imported, or now declares it live.
-    """
-    calls = []
-    for row in journal.transactions.effects(record):
-        effect = row.frozen()
-        tool = registry.require_staged(row.tool, f"transaction {record.run_key!r} was staged with it")
-        calls.append(PlannedCall(tool, journal.manifests.get(row.tool, effect.tool_digest), effect))
-    return Plan(
-        agent=record.agent,
-        run_key=record.run_key,
-        txn=record.txn,
-        independent=record.independent,
-        calls=tuple(calls),
-        staging=record.staging or 0,
-        live=record.live,
-        attempt_id=record.attempt_id or "",
-    )
 
 
 def require_resumable(journal: Journal, txn: str) -> None:
@@ -332,24 +289,3 @@ def _effect(
         )
     except ContractError as error:
         raise NotStageable(f"the call of {call.tool.name!r} is not a valid effect: {error}") from error
-
-
-def _edited(call: PlannedCall, view: EffectView, txn: str) -> PlannedCall:
-    """Apply an edit to one call. It may replace the args only; all else must be as staged (design section 6)."""
-    staged_effect = call.effect
-    kept = (
-        staged_effect.effect_id,
-        staged_effect.seq,
-        staged_effect.tool,
-        staged_effect.tool_digest,
-        staged_effect.call_key,
-    )
-    if (view.effect_id, view.seq, view.tool, view.tool_digest, view.call_key) != kept:
-        raise ReleaseRefused(txn, f"the service shows another call in place of {staged_effect.tool!r}")
-    raw = canonicalize(view.args)
-    effect = replace(staged_effect, args_bytes=raw, resource=call.manifest.resource_of(load(raw)))
-    if effect.digest != view.effect_digest or effect.resource != view.resource:
-        raise ReleaseRefused(
-            txn, f"the service's digest of {staged_effect.tool!r} is not that of the bytes it shows"
-        )
-    return replace(call, effect=effect)

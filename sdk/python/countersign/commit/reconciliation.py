@@ -14,14 +14,12 @@ from itertools import groupby
 from typing import Final
 
 from countersign.commit.plan import Plan
+from countersign.commit.recall import build_recall
 from countersign.contract.admission import load
 from countersign.contract.codes import ErrorCode
-from countersign.contract.effect import Effect
 from countersign.contract.states import ENDED_UNREDEEMED, EffectState, Outcome
 from countersign.contract.wire import (
     Recall,
-    RecalledCompensation,
-    RecalledEffect,
     ReportedOutcome,
     TransactionView,
 )
@@ -32,10 +30,8 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.journal import Journal, Lease, Report
-from countersign.journal.queries import COMPENSATE_LANE
+from countersign.journal import Lease, Report
 from countersign.runtime import Engine
-from countersign.service.enforcement import issuer_of
 
 _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNREDEEMED
 # not_redeemer, unknown_attempt; any other refusal implies that the service knows the attempt
@@ -104,57 +100,7 @@ async def adopt_redemption(engine: Engine, lease: Lease, plan: Plan, view: Trans
     return True
 
 
-def build_recall(journal: Journal, attempt_id: str) -> Recall | None:
-    """The proof of an attempt for a service that lost it. None if no receipt was ever seen.
-
-    Raises:
-        JournalError: the journal is damaged.
-    """
-    kept = journal.receipts.of(attempt_id)
-    if kept is None:
-        return None
-    record = journal.transactions.require(kept.txn)
-    if attempt_id == record.attempt_id:
-        rows = journal.transactions.effects(record)
-    else:
-        undoing = journal.transactions.effects(record, COMPENSATE_LANE)
-        rows = tuple(row for row in undoing if row.attempt_id == attempt_id)
-    return Recall(
-        receipt=kept.token,
-        run_key=record.run_key,
-        independent=record.independent,
-        effects=tuple(_recalled_effect(row.frozen()) for row in rows),
-    )
-
-
-def _recalled_effect(effect: Effect) -> RecalledEffect:
-    undo = effect.compensation
-    return RecalledEffect(
-        seq=effect.seq,
-        tool=effect.tool,
-        tool_digest=effect.tool_digest,
-        resource=effect.resource,
-        args=effect.args,
-        call_key=effect.call_key,
-        compensation=None
-        if undo is None
-        else RecalledCompensation(tool=undo.tool, tool_digest=undo.tool_digest, map=dict(undo.map)),
-    )
-
-
 log: Final = logging.getLogger("countersign")
-
-_KNOWN_ALREADY: Final = frozenset({ErrorCode.ALREADY_REPORTED.value})
-_PERMANENT_REFUSALS: Final = frozenset(
-    {
-        ErrorCode.BAD_TOKEN.value,
-        ErrorCode.OUTCOME_CONFLICT.value,
-        ErrorCode.UNKNOWN_ATTEMPT.value,
-        ErrorCode.NOT_REDEEMER.value,
-        ErrorCode.ILLEGAL_STATE.value,
-        ErrorCode.NOT_FOUND.value,
-    }
-)
 
 
 async def flush_outbox(engine: Engine, txn: str | None = None) -> bool:
@@ -200,6 +146,28 @@ async def _send_report(engine: Engine, attempt_id: str, reports: list[Report], r
         await engine.service.report(attempt_id, outcomes, recall)
 
 
+def _reported_outcome(report: Report) -> ReportedOutcome:
+    return ReportedOutcome(
+        effect_id=report.effect_id,
+        outcome=Outcome(report.outcome),
+        result=None if report.result is None else load(report.result),
+        error=report.error,
+    )
+
+
+_KNOWN_ALREADY: Final = frozenset({ErrorCode.ALREADY_REPORTED.value})
+_PERMANENT_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.BAD_TOKEN.value,
+        ErrorCode.OUTCOME_CONFLICT.value,
+        ErrorCode.UNKNOWN_ATTEMPT.value,
+        ErrorCode.NOT_REDEEMER.value,
+        ErrorCode.ILLEGAL_STATE.value,
+        ErrorCode.NOT_FOUND.value,
+    }
+)
+
+
 async def _handle_refusal(
     engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused
 ) -> bool:
@@ -216,39 +184,3 @@ async def _handle_refusal(
         return True
     log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, refused)
     return False
-
-
-def _reported_outcome(report: Report) -> ReportedOutcome:
-    return ReportedOutcome(
-        effect_id=report.effect_id,
-        outcome=Outcome(report.outcome),
-        result=None if report.result is None else load(report.result),
-        error=report.error,
-    )
-
-
-# seconds our clock may differ from the service's, which names the time of the loss
-_CLOCK_TOLERANCE: Final = 3600.0
-
-
-async def report_to_restored_service(engine: Engine) -> bool:
-    """Report again what a service in a higher epoch may have lost. True if it has everything now."""
-    iss = issuer_of(engine.settings)
-    text = engine.journal.epochs.reported(iss)
-    if not text:
-        return True  # nothing was ever redeemed from this journal
-    view = await engine.service.epoch()
-    if view.epoch <= text:
-        return True
-    lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > text]
-    since = min(lost, default=0.0) - _CLOCK_TOLERANCE
-    log.warning(
-        "the service's database was restored: everything that this journal redeemed is reported again"
-    )
-    engine.journal.outbox.requeue(since)
-    clean = await flush_outbox(engine)
-    for attempt_id in engine.journal.receipts.unreported(since):
-        clean &= await report_outcomes(engine, attempt_id, [])
-    if clean:
-        engine.journal.epochs.mark_reported(iss, view.epoch)
-    return clean

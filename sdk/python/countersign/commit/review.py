@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from countersign.clock import backoff
+from countersign.commit.edits import edit_in_force, proposal_of
 from countersign.commit.plan import Plan
-from countersign.contract.admission import JSON
-from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
+from countersign.contract.digests import canonicalize
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, EffectView, ProposalView, TransactionView
 from countersign.errors import (
@@ -29,7 +29,7 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import ApprovalRequirement, PendingReview, Proposal, Question, open_questions
+from countersign.errors.pending import ApprovalRequirement, PendingReview, Proposal, Question, open_questions
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.runtime import Engine
 from countersign.settings import Settings
@@ -80,7 +80,7 @@ class ProposalResponder:
             raw = edited_call.effect.args_bytes
             if raw == staged_call.effect.args_bytes or (one.effect_id, raw) in self._agreed:
                 continue
-            proposal = _edit_in_force(one, staged_call.effect.args)
+            proposal = edit_in_force(one, staged_call.effect.args)
             if self._agrees(proposal):
                 self._require_fitting(proposal)
             else:
@@ -125,41 +125,6 @@ def open_proposals(view: TransactionView) -> Sequence[Proposal]:
         if one.review is not None
         for proposed in one.review.proposals
     ]
-
-
-def edits_in_force(view: TransactionView) -> list[object]:
-    """The accepted edits as the journal keeps them: the proposal, its author, who accepted it."""
-    return [edit.model_dump(mode="json", exclude_none=True) for one in view.effects for edit in one.edits]
-
-
-def proposal_of(one: EffectView, proposed: ProposalView) -> Proposal:
-    """An open proposal against the current arguments."""
-    return Proposal(
-        proposal_id=proposed.proposal_id,
-        tool=one.tool,
-        effect_id=one.effect_id,
-        args=dict(proposed.args),
-        instead_of=dict(one.args),
-        reason=proposed.reason,
-        person=proposed.person,
-        name=proposed.name,
-    )
-
-
-def _edit_in_force(one: EffectView, staged: dict[str, JSON]) -> Proposal:
-    """The arguments in force against the staged ones, with the last person who changed them."""
-    last = one.edits[-1] if one.edits else None
-    return Proposal(
-        proposal_id="" if last is None else last.proposal_id,
-        tool=one.tool,
-        effect_id=one.effect_id,
-        args=dict(one.args),
-        instead_of=staged,
-        reason="no reason was given" if last is None else last.reason,
-        person="" if last is None else last.person,
-        name="somebody" if last is None else last.name,
-        accepted_by="the agent's side" if last is None or last.decided_by is None else last.decided_by,
-    )
 
 
 OnQuestion: TypeAlias = Callable[[Question], str | Awaitable[str | None] | None]

@@ -22,7 +22,7 @@ from typing import Final, NoReturn, TypeAlias, cast
 
 import orjson
 
-from .canonical import (
+from .digests import (
     MAX_SAFE_INTEGER,
     canonicalize,
     integer_range_error,

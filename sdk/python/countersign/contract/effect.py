@@ -12,11 +12,11 @@ from typing import Final, TypeGuard, cast
 
 from pydantic import ConfigDict
 
-from . import names
+from . import digests
 from .admission import JSON, admitted_bytes, load, load_canonical
-from .canonical import canonicalize
+from .compensation_sources import require_source
+from .digests import canonicalize
 from .errors import ContractError
-from .pointers import require_source
 
 VERSION: Final = 1
 """`v` of the effect digest. Changing the meaning of any field requires a new version."""
@@ -133,13 +133,13 @@ class Effect:
             raise ContractError(
                 "not_canonical", "args_bytes is not the RFC 8785 form of an object; canonicalize first"
             )
-        if names.effect_id(txn=self.txn, call_key=self.call_key) != self.effect_id:
+        if digests.effect_id(txn=self.txn, call_key=self.call_key) != self.effect_id:
             raise ContractError(
                 "effect_id_mismatch", f"effect_id {self.effect_id} does not name this txn and call_key"
             )
-        args_digest = names.labelled_digest(names.ARGS_LABEL, self.args_bytes)
+        args_digest = digests.labelled_digest(digests.ARGS_LABEL, self.args_bytes)
         object.__setattr__(self, "args_digest", args_digest)
-        object.__setattr__(self, "digest", names.labelled_digest(names.EFFECT_LABEL, self.canonical))
+        object.__setattr__(self, "digest", digests.labelled_digest(digests.EFFECT_LABEL, self.canonical))
 
     @classmethod
     def stage(
@@ -163,7 +163,7 @@ class Effect:
         return cls(
             agent=agent,
             txn=txn,
-            effect_id=names.effect_id(txn=txn, call_key=call_key),
+            effect_id=digests.effect_id(txn=txn, call_key=call_key),
             seq=seq,
             tool=tool,
             tool_digest=tool_digest,

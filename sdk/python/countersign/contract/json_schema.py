@@ -22,7 +22,7 @@ from typing import Any, Final
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from .admission import RESERVED_KEYS
-from .canonical import canonicalize
+from .digests import canonicalize
 from .errors import ContractError, ManifestError
 from .pointers import pointer_to
 from .schema_rules import schema_nodes

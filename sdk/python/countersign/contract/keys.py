@@ -3,19 +3,27 @@
 A `kid` is always the thumbprint of its key, so a key id can never be claimed for another key. A key set contains
 signing keys only and is refused as a whole if anything in it is ambiguous. Public keys of small order, which accept
 signatures that no one made, and non-canonical encodings are refused. No message or repr contains a private key.
+
+OpenSSL verifies signatures, through the `cryptography` package. Where PyNaCl is installed (the SDK extra `fast`),
+libsodium does, in half the time. Both must accept the same signatures, which is checked here and not assumed:
+
+- A signature has 64 bytes. One whose R is a point of small order is refused before either library runs. OpenSSL accepts
+it and libsodium does not. Only the key holder can make one, and it reveals the key.
+- A libsodium that disagrees with OpenSSL about the probes below is not used. A build that multiplies by the cofactor
+accepts signatures that RFC 8032's cofactorless equation refuses.
 """
 
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from . import ed25519
-from .canonical import canonicalize
+from .digests import canonicalize
 from .errors import BadKeyError
 
 MAX_KEYS: Final = 64  # previous, current and next of a few uses; we publish no longer list
@@ -60,6 +68,97 @@ def thumbprint(jwk: Mapping[str, object]) -> str:
     return encode_base64url(hashlib.sha256(canonicalize(required)).digest())
 
 
+Verify = Callable[[bytes, bytes], bool]
+"""(signature, data) -> whether this key signed exactly these bytes."""
+Primitive = Callable[[bytes], Verify]
+"""32 valid bytes of a public key -> its `Verify`."""
+
+P: Final = 2**255 - 19
+SIGN_BIT: Final = 1 << 255
+SMALL_ORDER_Y: Final = frozenset(
+    {
+        0,
+        1,
+        P - 1,
+        2707385501144840649318225287225658788936804267575313519463743609750303402022,
+        P - 2707385501144840649318225287225658788936804267575313519463743609750303402022,
+    }
+)
+"""y of the eight points whose order divides 8 (RFC 8032 section 5.1): 1, -1, 0, and two of order 8."""
+
+_SIGNATURE_BYTES: Final = 64
+_SMALL_ORDER: Final = frozenset(
+    (y + sign).to_bytes(32, "little") for y in SMALL_ORDER_Y for sign in (0, SIGN_BIT)
+)
+
+
+def openssl(raw: bytes) -> Verify:
+    """The primitive of the `cryptography` package."""
+    check = Ed25519PublicKey.from_public_bytes(raw).verify
+
+    def verify(signature: bytes, data: bytes) -> bool:
+        if len(signature) != _SIGNATURE_BYTES or signature[:32] in _SMALL_ORDER:
+            return False
+        try:
+            check(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+    return verify
+
+
+def libsodium() -> Primitive | None:
+    """The primitive of PyNaCl, or None if it is not installed or does not agree with OpenSSL."""
+    try:
+        from nacl.bindings import crypto_sign_open
+        from nacl.exceptions import BadSignatureError
+    except ImportError:
+        return None
+
+    def primitive(raw: bytes) -> Verify:
+        def verify(signature: bytes, data: bytes) -> bool:
+            # Check the length first: this call takes signature and data as one string and would split it elsewhere.
+            if len(signature) != _SIGNATURE_BYTES or signature[:32] in _SMALL_ORDER:
+                return False
+            try:
+                crypto_sign_open(signature + data, raw)
+            except BadSignatureError:
+                return False
+            return True
+
+        return verify
+
+    return primitive if agrees_with_openssl(primitive) else None
+
+
+# A key and three signatures over one text: an honest one, one whose R has a part of order 8, and one with S + L for S.
+_KEY: Final = bytes.fromhex("03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8")
+_TEXT: Final = b"hello"
+_HONEST: Final = bytes.fromhex(
+    "ef4f62f8479733ad879cfaced3c89a9c39dd4fc795ef2efa1c3eafe4d729a081"
+    "59b60d51608b3f3f967b3a3289c4f740abb32edecf60f32e9133054edc384a01"
+)
+_MIXED: Final = bytes.fromhex(
+    "40a4cf5c611d737a2f1c6fcca84d9cabfed80987f186a5a6c57e629bff1af27f"
+    "90e4a39084ee1836c142a4e88b32766d369eaf4d72c38f3c56b64ed2b334580c"
+)
+_UNREDUCED: Final = bytes.fromhex(
+    "ef4f62f8479733ad879cfaced3c89a9c39dd4fc795ef2efa1c3eafe4d729a081"
+    "468a03ae7aee51976c1832d567bed655abb32edecf60f32e9133054edc384a11"
+)
+
+
+def agrees_with_openssl(primitive: Primitive) -> bool:
+    """Whether this primitive accepts the honest probe and refuses the two that implementations disagree about."""
+    verify = primitive(_KEY)
+    return verify(_HONEST, _TEXT) and not verify(_MIXED, _TEXT) and not verify(_UNREDUCED, _TEXT)
+
+
+FASTEST: Final[Primitive] = libsodium() or openssl
+"""The primitive that keys use by default."""
+
+
 class PublicKey:
     """One validated Ed25519 public key.
 
@@ -70,9 +169,7 @@ class PublicKey:
 
     __slots__ = ("_verify", "kid", "raw")
 
-    def __init__(
-        self, kid: str | None, raw: bytes, *, primitive: ed25519.Primitive = ed25519.FASTEST
-    ) -> None:
+    def __init__(self, kid: str | None, raw: bytes, *, primitive: Primitive = FASTEST) -> None:
         _require_sound(raw)
         self.raw: Final = bytes(raw)
         self.kid: Final = thumbprint(self.jwk())
@@ -232,8 +329,8 @@ class KeySet:
 def _require_sound(raw: bytes) -> None:
     if len(raw) != _KEY_BYTES:
         raise BadKeyError("bad_key", f"an Ed25519 public key has {_KEY_BYTES} bytes, this has {len(raw)}")
-    y = int.from_bytes(raw, "little") & (ed25519.SIGN_BIT - 1)
-    if y >= ed25519.P or y in ed25519.SMALL_ORDER_Y:
+    y = int.from_bytes(raw, "little") & (SIGN_BIT - 1)
+    if y >= P or y in SMALL_ORDER_Y:
         raise BadKeyError("bad_key", "the public key is not a sound point of Ed25519; generate a new key")
 
 

@@ -26,18 +26,12 @@ from pydantic import (
     model_validator,
 )
 
-from . import names
+from . import digests
 from .admission import JSON, Limits, admit, load
+from .compensation_sources import require_source
 from .effect import Resource
 from .errors import ManifestError, PointerError
-from .pointers import (
-    SentencePart,
-    pointer_tokens,
-    require_pointer,
-    require_source,
-    resolve_pointer,
-    split_sentence,
-)
+from .pointers import SentencePart, pointer_tokens, require_pointer, resolve_pointer, split_sentence
 from .schema_rules import require_closed_schema
 
 MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: a longer job is started by one tool and checked by a probe
@@ -345,7 +339,7 @@ class ToolManifest(_ManifestModel):
     @cached_property
     def digest(self) -> str:
         """`tool_digest`: the digest of exactly this manifest."""
-        return names.tool_digest(admit(self.to_json(), _MANIFEST_LIMITS))
+        return digests.tool_digest(admit(self.to_json(), _MANIFEST_LIMITS))
 
     def resource_of(self, args: JSON) -> Resource:
         """Derive the resource from canonical args.

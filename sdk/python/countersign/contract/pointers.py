@@ -1,22 +1,19 @@
 """JSON pointers (RFC 6901): how a manifest refers to the args of a call.
 
-Also the three sources of a compensation's arguments (`args:/pointer`, `result:/pointer` and `const:<json>`) and
-sentence templates: literal text and `{arg}` or `{/pointer}`, where `{{` and `}}` are literal braces. A pointer that
-matches nothing is an error, never a silent null. Templates are only parsed here, never filled in: each surface
+Also sentence templates: literal text and `{arg}` or `{/pointer}`, where `{{` and `}}` are literal braces. A pointer
+that matches nothing is an error, never a silent null. Templates are only parsed here, never filled in: each surface
 escapes the values it shows.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .admission import JSON, load
-from .errors import AdmissionError, ManifestError, PointerError
+from .admission import JSON
+from .errors import ManifestError, PointerError
 
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)*\Z")
 _INDEX: Final = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
-_SOURCE: Final = re.compile(r"(args|result|const):(.*)\Z", re.DOTALL)
 
 
 def require_pointer(pointer: str) -> str:
@@ -56,63 +53,12 @@ def resolve_pointer(value: JSON, pointer: str) -> JSON:
     return value
 
 
-def require_source(source: str) -> str:
-    """Return a compensation source if it is well formed.
-
-    Raises:
-        PointerError: `bad_source`, `bad_pointer`.
-    """
-    kind, rest = _split_source(source)
-    if kind == "const":
-        _constant(source, rest)
-    else:
-        require_pointer(rest)
-    return source
-
-
-def reads_result(mapping: Mapping[str, str]) -> bool:
-    """Whether a compensation takes any argument from the reported result of the forward call."""
-    return any(_split_source(source)[0] == "result" for source in mapping.values())
-
-
-def compensation_args(mapping: Mapping[str, str], *, args: JSON, result: JSON) -> dict[str, JSON]:
-    """Build the args of a compensating call from the forward args and the reported result (design section 6).
-
-    Raises:
-        PointerError: `bad_source`, `bad_pointer`; `pointer_missing` if the forward call or its result lacks a
-        value.
-    """
-    return {name: _from_source(source, args, result) for name, source in mapping.items()}
-
-
 def _step(value: JSON, token: str, pointer: str) -> JSON:
     if isinstance(value, dict) and token in value:
         return value[token]
     if isinstance(value, list) and _INDEX.match(token) and int(token) < len(value):
         return value[int(token)]
     raise PointerError("pointer_missing", f"{pointer!r} names nothing here: no {token!r}")
-
-
-def _from_source(source: str, args: JSON, result: JSON) -> JSON:
-    kind, rest = _split_source(source)
-    if kind == "const":
-        return _constant(source, rest)
-    return resolve_pointer(args if kind == "args" else result, rest)
-
-
-def _split_source(source: str) -> tuple[str, str]:
-    match = _SOURCE.match(source)
-    if match is None:
-        message = f"{source!r} is not a source; write 'args:/pointer', 'result:/pointer' or 'const:<json>'"
-        raise PointerError("bad_source", message)
-    return match.group(1), match.group(2)
-
-
-def _constant(source: str, text: str) -> JSON:
-    try:
-        return load(text.encode("utf-8", "surrogatepass"))
-    except AdmissionError as error:
-        raise PointerError("bad_source", f"{source!r} does not hold JSON after 'const:': {error}") from error
 
 
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[^{}]+|.", re.DOTALL)

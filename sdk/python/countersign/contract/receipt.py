@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self, cast
 
-from . import claim_rules
+from . import jws
 from .jws import JWS_STEPS, TYP_RECEIPT, Step, TokenState, run_steps
 from .keys import KeySet
 from .release import Kind
@@ -38,14 +38,14 @@ class ReceiptEffect(NamedTuple):
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read it strictly. Raises ContractError as `claim_rules`."""
-        claims = claim_rules.require_members(
+        """Read it strictly. Raises ContractError as in jws.py."""
+        claims = jws.require_members(
             value, "effects", required=frozenset({"effect_id", "effect_digest"}), optional=frozenset({"jti"})
         )
         return cls(
-            effect_id=claim_rules.require_digest_claim(claims, "effect_id"),
-            effect_digest=claim_rules.require_digest_claim(claims, "effect_digest"),
-            jti=claim_rules.require_token_id(claims, "jti") if "jti" in claims else None,
+            effect_id=jws.require_digest_claim(claims, "effect_id"),
+            effect_digest=jws.require_digest_claim(claims, "effect_digest"),
+            jti=jws.require_token_id(claims, "jti") if "jti" in claims else None,
         )
 
 
@@ -78,7 +78,7 @@ class ReceiptClaims(NamedTuple):
             "txn_digest": self.txn_digest,
             "attempt": self.attempt,
             "kind": self.kind,
-            "cnf": claim_rules.confirmation_claim(self.cnf_jkt),
+            "cnf": jws.confirmation_claim(self.cnf_jkt),
             "effects": [effect.to_json() for effect in self.effects],
         }
 
@@ -89,22 +89,22 @@ class ReceiptClaims(NamedTuple):
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = claim_rules.require_members(value, "the receipt", required=_RECEIPT)
+        claims = jws.require_members(value, "the receipt", required=_RECEIPT)
         return cls(
-            iss=claim_rules.require_text(claims, "iss"),
-            aud=claim_rules.require_text(claims, "aud"),
-            sub=claim_rules.require_text(claims, "sub"),
-            iat=claim_rules.require_integer(claims, "iat"),
-            fire_by=claim_rules.require_integer(claims, "fire_by"),
-            epoch=claim_rules.require_integer(claims, "epoch"),
-            txn=claim_rules.require_digest_claim(claims, "txn"),
-            txn_digest=claim_rules.require_digest_claim(claims, "txn_digest"),
-            attempt=claim_rules.require_text(claims, "attempt"),
-            kind=cast(Kind, claim_rules.require_one_of(claims, "kind", _KINDS)),
-            cnf_jkt=claim_rules.confirmation_key(claims),
+            iss=jws.require_text(claims, "iss"),
+            aud=jws.require_text(claims, "aud"),
+            sub=jws.require_text(claims, "sub"),
+            iat=jws.require_integer(claims, "iat"),
+            fire_by=jws.require_integer(claims, "fire_by"),
+            epoch=jws.require_integer(claims, "epoch"),
+            txn=jws.require_digest_claim(claims, "txn"),
+            txn_digest=jws.require_digest_claim(claims, "txn_digest"),
+            attempt=jws.require_text(claims, "attempt"),
+            kind=cast(Kind, jws.require_one_of(claims, "kind", _KINDS)),
+            cnf_jkt=jws.confirmation_key(claims),
             effects=tuple(
                 ReceiptEffect.from_json(item)
-                for item in claim_rules.require_objects(claims, "effects", most=MAX_EFFECTS)
+                for item in jws.require_objects(claims, "effects", most=MAX_EFFECTS)
             ),
         )
 

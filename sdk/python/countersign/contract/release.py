@@ -8,7 +8,7 @@ writes the claims; `verify` checks them.
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Self, cast
 
-from . import claim_rules
+from . import jws
 from .effect import Effect, Resource
 from .states import Mode
 
@@ -67,18 +67,18 @@ class EffectDetail(NamedTuple):
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read it strictly. Raises ContractError as `claim_rules`."""
-        claims = claim_rules.require_members(value, "authorization_details", required=_DETAIL)
-        claim_rules.require_one_of(claims, "type", _DETAIL_TYPES)
+        """Read it strictly. Raises ContractError as in jws.py."""
+        claims = jws.require_members(value, "authorization_details", required=_DETAIL)
+        jws.require_one_of(claims, "type", _DETAIL_TYPES)
         return cls(
-            effect_id=claim_rules.require_digest_claim(claims, "effect_id"),
-            seq=claim_rules.require_integer(claims, "seq", least=1),
-            tool=claim_rules.require_text(claims, "tool"),
-            tool_digest=claim_rules.require_digest_claim(claims, "tool_digest"),
-            args_digest=claim_rules.require_digest_claim(claims, "args_digest"),
-            effect_digest=claim_rules.require_digest_claim(claims, "effect_digest"),
-            resource=claim_rules.require_resource(claims, "resource"),
-            call_key=claim_rules.require_digest_claim(claims, "call_key"),
+            effect_id=jws.require_digest_claim(claims, "effect_id"),
+            seq=jws.require_integer(claims, "seq", least=1),
+            tool=jws.require_text(claims, "tool"),
+            tool_digest=jws.require_digest_claim(claims, "tool_digest"),
+            args_digest=jws.require_digest_claim(claims, "args_digest"),
+            effect_digest=jws.require_digest_claim(claims, "effect_digest"),
+            resource=jws.require_resource(claims, "resource"),
+            call_key=jws.require_digest_claim(claims, "call_key"),
         )
 
 
@@ -120,19 +120,19 @@ class DecisionClaims(NamedTuple):
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read it strictly. Raises ContractError as `claim_rules`."""
-        claims = claim_rules.require_members(value, "decision", required=_DECISION, optional=_DECISION_MAY)
+        """Read it strictly. Raises ContractError as in jws.py."""
+        claims = jws.require_members(value, "decision", required=_DECISION, optional=_DECISION_MAY)
         return cls(
-            id=claim_rules.require_text(claims, "id"),
-            mode=Mode(claim_rules.require_one_of(claims, "mode", _MODES)),
-            commit=claim_rules.require_text(claims, "commit"),
-            bundle=claim_rules.require_text(claims, "bundle"),
-            policies=claim_rules.require_texts(claims, "policies", most=MAX_POLICIES),
-            votes=claim_rules.require_texts(claims, "votes", most=MAX_VOTES),
-            rev=claim_rules.require_integer(claims, "rev", least=1),
-            assurance=cast(Assurance, claim_rules.require_one_of(claims, "assurance", _ASSURANCES)),
-            more=claim_rules.require_integer(claims, "more", least=1) if "more" in claims else 0,
-            grant=claim_rules.require_text(claims, "grant") if "grant" in claims else None,
+            id=jws.require_text(claims, "id"),
+            mode=Mode(jws.require_one_of(claims, "mode", _MODES)),
+            commit=jws.require_text(claims, "commit"),
+            bundle=jws.require_text(claims, "bundle"),
+            policies=jws.require_texts(claims, "policies", most=MAX_POLICIES),
+            votes=jws.require_texts(claims, "votes", most=MAX_VOTES),
+            rev=jws.require_integer(claims, "rev", least=1),
+            assurance=cast(Assurance, jws.require_one_of(claims, "assurance", _ASSURANCES)),
+            more=jws.require_integer(claims, "more", least=1) if "more" in claims else 0,
+            grant=jws.require_text(claims, "grant") if "grant" in claims else None,
         )
 
 
@@ -168,7 +168,7 @@ class ReleaseClaims(NamedTuple):
             "txn": self.txn,
             "txn_digest": self.txn_digest,
             "epoch": self.epoch,
-            "cnf": claim_rules.confirmation_claim(self.cnf_jkt),
+            "cnf": jws.confirmation_claim(self.cnf_jkt),
             "kind": self.kind,
             "authorization_details": [self.detail.to_json()],
             "decision": self.decision.to_json(),
@@ -184,26 +184,22 @@ class ReleaseClaims(NamedTuple):
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = claim_rules.require_members(value, "the token", required=_RELEASE, optional=_RELEASE_MAY)
+        claims = jws.require_members(value, "the token", required=_RELEASE, optional=_RELEASE_MAY)
         return cls(
-            iss=claim_rules.require_text(claims, "iss"),
-            aud=claim_rules.require_text(claims, "aud"),
-            sub=claim_rules.require_text(claims, "sub"),
-            iat=claim_rules.require_integer(claims, "iat"),
-            nbf=claim_rules.require_integer(claims, "nbf"),
-            exp=claim_rules.require_integer(claims, "exp"),
-            jti=claim_rules.require_token_id(claims, "jti"),
-            txn=claim_rules.require_digest_claim(claims, "txn"),
-            txn_digest=claim_rules.require_digest_claim(claims, "txn_digest"),
-            epoch=claim_rules.require_integer(claims, "epoch"),
-            cnf_jkt=claim_rules.confirmation_key(claims),
-            kind=cast(Kind, claim_rules.require_one_of(claims, "kind", _KINDS)),
-            compensates=claim_rules.require_digest_claim(claims, "compensates")
-            if "compensates" in claims
-            else None,
-            detail=EffectDetail.from_json(
-                claim_rules.require_objects(claims, "authorization_details", most=1)[0]
-            ),
+            iss=jws.require_text(claims, "iss"),
+            aud=jws.require_text(claims, "aud"),
+            sub=jws.require_text(claims, "sub"),
+            iat=jws.require_integer(claims, "iat"),
+            nbf=jws.require_integer(claims, "nbf"),
+            exp=jws.require_integer(claims, "exp"),
+            jti=jws.require_token_id(claims, "jti"),
+            txn=jws.require_digest_claim(claims, "txn"),
+            txn_digest=jws.require_digest_claim(claims, "txn_digest"),
+            epoch=jws.require_integer(claims, "epoch"),
+            cnf_jkt=jws.confirmation_key(claims),
+            kind=cast(Kind, jws.require_one_of(claims, "kind", _KINDS)),
+            compensates=jws.require_digest_claim(claims, "compensates") if "compensates" in claims else None,
+            detail=EffectDetail.from_json(jws.require_objects(claims, "authorization_details", most=1)[0]),
             decision=DecisionClaims.from_json(claims["decision"]),
         )
 

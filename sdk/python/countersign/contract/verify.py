@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from . import names
+from . import digests
 from .effect import Effect
 from .errors import ContractError, VerificationError
 from .jws import JWS_STEPS, TYP_RELEASE, Step, TokenState, run_steps
@@ -117,7 +117,7 @@ def verify_transaction(
         raise VerificationError(
             STEP_TXN_DIGEST, "wrong_count", f"{len(tokens)} tokens for {len(effects)} effects"
         )
-    digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
+    digest = digests.txn_digest(effect_digests=[effect.digest for effect in effects])
     expected = [
         Expectation(
             iss, aud, keys, effect, digest, epoch_at_least, now, my_key_jkt, allow_dev=allow_dev, leeway=leeway,

@@ -86,14 +86,14 @@ from countersign.errors.execution import NotDone as NotDone
 from countersign.errors.execution import OutcomeUnknown as OutcomeUnknown
 from countersign.errors.execution import PartlyFired as PartlyFired
 from countersign.errors.execution import ToolRaised as ToolRaised
-from countersign.errors.stopped import UNNAMED as UNNAMED
+from countersign.errors.pending import UNNAMED as UNNAMED
+from countersign.errors.pending import ReviewPending as ReviewPending
 from countersign.errors.stopped import AlreadyRedeemed as AlreadyRedeemed
 from countersign.errors.stopped import Denied as Denied
 from countersign.errors.stopped import Edited as Edited
 from countersign.errors.stopped import IsolationConflict as IsolationConflict
 from countersign.errors.stopped import ReleaseLapsed as ReleaseLapsed
 from countersign.errors.stopped import ReleaseRefused as ReleaseRefused
-from countersign.errors.stopped import ReviewPending as ReviewPending
 from countersign.errors.stopped import ReviewRequired as ReviewRequired
 from countersign.errors.stopped import SavepointLost as SavepointLost
 from countersign.errors.stopped import SessionLost as SessionLost

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from countersign.errors.base import CountersignError
-from countersign.errors.reasons import PendingReview
+from countersign.errors.pending import PendingReview
 from countersign.texts import storable
 
 COMPENSATION_UNKNOWN: Final = "compensation_unknown"

@@ -1,4 +1,4 @@
-"""Errors of transactions that were refused or must wait: nothing more fires, and live effects are undone."""
+"""Errors of transactions that were refused: nothing more fires, and live effects are undone."""
 
 from __future__ import annotations
 
@@ -18,18 +18,8 @@ from countersign.errors.execution import (
     redeemed_by_other_journal,
     without_reads,
 )
-from countersign.errors.reasons import (
-    ApprovalRequirement,
-    DenyReason,
-    PendingReview,
-    Proposal,
-    Question,
-    pending_text,
-    stop_reasons,
-)
-
-UNNAMED: Final = "unnamed-"
-"""The prefix of generated run keys. No later run can continue a transaction without a key of its own."""
+from countersign.errors.pending import ApprovalRequirement, Proposal
+from countersign.errors.reasons import DenyReason, stop_reasons
 
 
 class Denied(Stopped):
@@ -53,42 +43,6 @@ class Denied(Stopped):
         """Why a transaction ended, as the service reports it; for withdrawn siblings only the cause."""
         reasons = stop_reasons(view)
         return cls(key, view.txn, [one for one in reasons if one.code != DenyCode.SIBLING.value] or reasons)
-
-
-class ReviewPending(Stopped):
-    """A review is open. Nothing fired yet."""
-
-    code = "review_pending"
-
-    def __init__(
-        self,
-        key: str,
-        txn: str,
-        reviews: Sequence[PendingReview],
-        *,
-        parked: bool,
-        waited: bool = False,
-        connected: bool = False,
-        unreached: str = "",
-        proposals: Sequence[Proposal] = (),
-        questions: Sequence[Question] = (),
-    ) -> None:
-        self.key, self.txn, self.reviews, self.parked = key, txn, tuple(reviews), parked
-        self.proposals, self.questions = tuple(proposals), tuple(questions)
-        asked: list[PendingReview | Proposal] = [*self.reviews, *self.proposals]
-        named = not key.startswith(UNNAMED)
-        super().__init__(
-            pending_text(
-                key,
-                asked,
-                self.questions,
-                parked=parked,
-                named=named,
-                waited=waited,
-                connected=connected,
-                unreached=unreached,
-            )
-        )
 
 
 class ReviewRequired(Stopped):

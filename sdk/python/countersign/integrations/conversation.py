@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any, Final, Protocol
 
 from countersign.errors import ReviewPending
-from countersign.journal.meta import Conversations
+from countersign.journal.conversations import Conversations
 
 Message = dict[str, Any]
 

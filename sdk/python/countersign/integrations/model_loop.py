@@ -32,7 +32,7 @@ from countersign.integrations.conversation import (
 from countersign.integrations.errors import ModelStopped, TurnLimit
 from countersign.integrations.tool_execution import StepExecutor
 from countersign.llm.calls import LlmCallBlock, llm_call
-from countersign.runtime import default_runtime
+from countersign.process_runtime import default_runtime
 from countersign.transactions.opening import require_key as require_key_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from countersign.commit.attempt import MAX_ERROR
 from countersign.commit.review import OnQuestion
+from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract import txn_id
 from countersign.contract.admission import admit, load
 from countersign.contract.errors import ContractError
@@ -47,11 +47,11 @@ from countersign.integrations.tool_results import (
     superseded_answer,
     withheld_answer,
 )
-from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
+from countersign.live.isolation import ABORT, Abort, Retry, Serialize
+from countersign.process_runtime import default_runtime
 from countersign.recovery.prior_run import find_prior_denial, is_superseded, load_prior_run, withdraw
-from countersign.runtime import default_runtime
 from countersign.texts import text_of
-from countersign.transactions.opening import build_claimed, require_wait, transaction
+from countersign.transactions.opening import build_claimed, require_isolation, require_wait, transaction
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from countersign.integrations.conversation import ModelCall, ToolAnswer
 from countersign.journal import EffectRecord
 from countersign.recovery.prior_run import PriorRun
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder, settle
-from countersign.tools.tool import CallNames
+from countersign.tools.results import Placeholder, settle
+from countersign.transactions.intake import CallNames
 from countersign.transactions.transaction import Transaction
 
 _WITHHELD: Final = (

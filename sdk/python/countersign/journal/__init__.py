@@ -10,28 +10,23 @@ from pathlib import Path
 
 from countersign.clock import Clock, SystemClock
 from countersign.errors import MisuseError
+from countersign.journal.conversations import Conversations
 from countersign.journal.database import Database
-from countersign.journal.effects import EffectLog, EffectOutcome, RemoteOutcome
-from countersign.journal.leases import Lease, Leases, ResourceLock, ResourceLocks
+from countersign.journal.effects import EffectLog, EffectOutcome
+from countersign.journal.leases import Lease, Leases
 from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
-from countersign.journal.meta import (
-    AcceptedEdits,
-    Conversations,
-    Epochs,
-    Outbox,
-    Receipts,
-    RequestLog,
-    StoredManifests,
-    Traces,
-)
+from countersign.journal.meta import AcceptedEdits, Epochs, Outbox, Receipts, StoredManifests, Traces
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.records import EffectRecord, Report, StagedRow, TransactionRecord
+from countersign.journal.request_log import RequestLog
+from countersign.journal.resource_locks import ResourceLock, ResourceLocks
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import InMemoryKey, KeyFile
+from countersign.journal.settlements import RemoteOutcome, Settlements
 from countersign.journal.spending import Spending
 from countersign.journal.sqlite import SQLiteDatabase
 from countersign.journal.states import LocalState, LocalTxn
-from countersign.journal.transactions import Transactions
+from countersign.journal.stops_and_reruns import Transactions
 
 __all__ = [
     "EffectOutcome",
@@ -70,6 +65,7 @@ class Journal:
         self.resource_locks = ResourceLocks(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
         self.effect_log = EffectLog(self.leases, self.seals)
+        self.settlements = Settlements(self.leases, self.seals, self.effect_log)
         self.request_log = RequestLog(self.database, when, self.leases)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = StoredManifests(self.database, when)

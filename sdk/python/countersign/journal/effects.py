@@ -12,31 +12,22 @@ the call is kept.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Final
 
-from countersign.contract.admission import load
 from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
-from countersign.errors import JournalError, JournalSealed
+from countersign.errors import JournalError
 from countersign.journal.chain import Change
 from countersign.journal.database import Row, Unit
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.meta import REPORTED
-from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
-from countersign.journal.records import StagedRow, compensation_bytes, parse_settlements
-from countersign.journal.sealing import (
-    MARK,
-    SealContext,
-    Seals,
-    inherited_pointers,
-    is_sealed,
-    is_secret_value,
-    sealed_pointers,
-)
-from countersign.journal.states import LocalState, LocalTxn, transition
+from countersign.journal.records import STAGED_LANE, StagedRow, compensation_bytes
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import Seals, is_sealed, is_secret_value, sealed_pointers
+from countersign.journal.states import SOURCES, LocalState, LocalTxn
 
 
 def write_effect(change: Change, staging: int, effect: Effect, secret: Collection[str], seals: Seals) -> None:
@@ -84,55 +75,7 @@ def _open(seals: Seals, about: SealContext, stored: bytes) -> bytes:
         raise JournalError(f"effect {about.effect_id[:12]} of the journal is damaged: {error}") from error
 
 
-def write_returned(change: Change, staging: int, returned: Mapping[str, bytes], seals: Seals) -> None:
-    """Write canonical results, by effect id, into the live rows of a list, so that a replay can compare them.
-
-    If anything of the transaction is sealed, all results are sealed whole: the result of one live call may be the
-    secret of the next. Without a sealing key they are not kept; nothing is refused for that.
-    """
-    if not returned:
-        return
-    places = [""] if _any_sealed(change) else []
-    for effect_id, raw in returned.items():
-        about = SealContext(change.txn, effect_id, "result")
-        try:
-            stored = seals.seal(change.unit, about, raw, places)
-        except JournalSealed:
-            return
-        write_result(change, staging, effect_id, stored)
-
-
-def write_result(change: Change, staging: int, effect_id: str, stored: object) -> None:
-    """Write what a live call returned, as its column holds it."""
-    change.update(
-        "effects",
-        "txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
-        (change.txn, staging, LIVE_LANE, effect_id),
-        result=stored,
-    )
-
-
-def _any_sealed(change: Change) -> bool:
-    """Whether anything under this key is sealed, including calls that were rolled back."""
-    found = change.unit.execute(
-        "SELECT 1 FROM effects WHERE txn = ? AND substr(args, 1, ?) = ? LIMIT 1",
-        (change.txn, len(MARK), MARK),
-    ).fetchone()
-    return found is not None
-
-
 _SUPERSEDED: Final = "another list was submitted under this key"
-
-
-def end_unfrozen(change: Change, staging: int) -> None:
-    """End a list that was never frozen: its staged calls are withdrawn, its live effects were undone."""
-    for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
-        change.update(
-            "effects",
-            "txn = ? AND staging = ? AND lane = ? AND state IN ('staged', 'live')",
-            (change.txn, staging, lane),
-            state=to.value,
-        )
 
 
 def sealed_args(change: Change, seals: Seals, call: StagedRow) -> bytes:
@@ -140,23 +83,6 @@ def sealed_args(change: Change, seals: Seals, call: StagedRow) -> bytes:
     if call.secret is None:
         return b""
     return seals.seal(change.unit, SealContext(change.txn, call.effect_id, "args"), call.args, call.secret)
-
-
-def complete_unsubmitted(
-    change: Change, seals: Seals, staging: int, calls: Sequence[StagedRow], why: str | None = None
-) -> None:
-    """Complete the rows of calls that are not submitted, with `why`."""
-    for call in calls:
-        raw = b""
-        with suppress(JournalSealed):
-            raw = sealed_args(change, seals, call)
-        change.run(
-            "effects",
-            "UPDATE effects SET args = CASE WHEN length(args) = 0 THEN ? ELSE args END, tool_digest = ?, "
-            "error = coalesce(error, ?) WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
-            (raw, call.tool_digest, why, change.txn, staging, call.lane, call.effect_id),
-            *("args", "tool_digest", "error"),
-        )
 
 
 def supersede(change: Change, staging: int) -> None:
@@ -181,17 +107,6 @@ class EffectOutcome:
     result: bytes | None = field(default=None, repr=False)
     report_result: bool = False  # only if a compensation takes an argument from it
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteOutcome:
-    """The outcome of one effect as the service has it: the states leading to it, and what people settled."""
-
-    effect_id: str
-    way: tuple[LocalState, ...]
-    settlements: bytes | None = field(default=None, repr=False)
-    # as a person entered it; our own result takes precedence
-    result: bytes | None = field(default=None, repr=False)
 
 
 class EffectLog:
@@ -240,96 +155,11 @@ class EffectLog:
         with self._leases.unit(lease, "outcome", durable=True) as change:
             self._write(change, staging, outcomes)
 
-    def compensation_redeemed(self, lease: Lease, staging: int, effect_id: str) -> None:
-        """Record the verified receipt of a compensation."""
-        with self._leases.unit(lease, "compensation_redeemed", durable=False) as change:
-            transition(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
-
-    def settle_compensated(
-        self, lease: Lease, staging: int, effect_id: str, to: LocalState, why: str | None = None
-    ) -> None:
-        """Record how the compensation of a fired effect ended, and `why` it failed."""
-        with self._leases.unit(lease, "compensation_settled", durable=True) as change:
-            transition(change, staging, effect_id, LocalState.COMPENSATING, missing_ok=True)
-            transition(change, staging, effect_id, to, error=why)
-
-    def learn(self, lease: Lease, staging: int, news: Sequence[RemoteOutcome]) -> None:
-        """Adopt what the service knows and this journal does not: what people settled. A transition that the table
-        does not allow is skipped: what this journal knows for certain is never overwritten.
-        """
-        with self._leases.unit(lease, "learned", durable=True) as change:
-            for one in news:
-                for to in one.way:
-                    transition(change, staging, one.effect_id, to, missing_ok=True)
-                if one.settlements is None or one.settlements == self._known_settlements(
-                    change, staging, one.effect_id
-                ):
-                    continue
-                settlements, result = self._seal_settlements(change, staging, one)
-                change.run(
-                    "effects",
-                    "UPDATE effects SET settlements = ?, result = coalesce(result, ?) "
-                    "WHERE txn = ? AND staging = ? AND effect_id = ?",
-                    (settlements, result, lease.txn, staging, one.effect_id),
-                    *("settlements", "result"),
-                )
-
-    def begin_compensation(
-        self,
-        lease: Lease,
-        staging: int,
-        effect: Effect,
-        *,
-        secret: Collection[str],
-        compensates: str,
-        attempt_id: str,
-    ) -> str:
-        """Journal a compensation before it is redeemed, and return the attempt it is redeemed under. `secret` are
-        its own manifest's pointers; arguments taken from sealed ones of the forward call are sealed too. A
-        compensation has one row forever: a second call returns the attempt of the first.
-        """
-        with self._leases.unit(lease, "compensating", durable=True) as change:
-            unit = change.unit
-            forward = _row(unit, lease.txn, staging, compensates)
-            places = {*secret, *_inherited_secrets(forward)}
-            about = SealContext(lease.txn, effect.effect_id, "args")
-            is_secret = is_secret_value(effect.args_bytes, places, effect.resource.id)
-            resource_id = self._seals.seal_text(
-                unit, replace(about, column="resource_id"), effect.resource.id, secret=is_secret
-            )
-            change.insert(
-                "effects",
-                or_ignore=True,
-                txn=lease.txn,
-                staging=staging,
-                lane=COMPENSATE_LANE,
-                seq=effect.seq,
-                effect_id=effect.effect_id,
-                tool=effect.tool,
-                call_key=effect.call_key,
-                args=self._seals.seal(unit, about, effect.args_bytes, places),
-                tool_digest=effect.tool_digest,
-                resource_type=effect.resource.type,
-                resource_id=resource_id,
-                compensation=compensation_bytes(effect.compensation),
-                effect_digest=effect.digest,
-                state=LocalState.STAGED.value,
-                attempt_id=attempt_id,
-                compensates=compensates,
-                updated_at=change.at,
-            )
-            transition(change, staging, compensates, LocalState.COMPENSATING, missing_ok=True)
-            written = unit.execute(
-                "SELECT attempt_id FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
-                (lease.txn, staging, effect.effect_id),
-            ).fetchone()
-            return str(written["attempt_id"])
-
     def _write(self, change: Change, staging: int, outcomes: Sequence[EffectOutcome]) -> None:
         for done in outcomes:
             to = LocalState(done.outcome.value)
-            sealed = done.result is not None and _has_secrets(change, staging, done.effect_id)
-            result = self._result(change, done.effect_id, done.result, sealed=sealed)
+            sealed = done.result is not None and has_secrets(change, staging, done.effect_id)
+            result = self.sealed_result(change, done.effect_id, done.result, sealed=sealed)
             transition(change, staging, done.effect_id, to, result=result, error=done.error)
             text = done.result if done.report_result else None
             change.insert(
@@ -339,31 +169,12 @@ class EffectLog:
                 attempt_id=done.attempt_id,
                 effect_id=done.effect_id,
                 outcome=done.outcome.value,
-                result=self._result(change, done.effect_id, text, sealed=sealed, column=REPORTED),
+                result=self.sealed_result(change, done.effect_id, text, sealed=sealed, column=REPORTED),
                 error=done.error,
                 written_at=change.at,
             )
 
-    def _known_settlements(self, change: Change, staging: int, effect_id: str) -> bytes | None:
-        """What people had settled as of the last poll."""
-        found = _row(change.unit, change.txn, staging, effect_id)
-        if found is None or found["settlements"] is None:
-            return None
-        return self._seals.open(SealContext(change.txn, effect_id, "settlements"), found["settlements"])
-
-    def _seal_settlements(
-        self, change: Change, staging: int, news: RemoteOutcome
-    ) -> tuple[bytes | None, bytes | None]:
-        """What people settled, and their result, sealed like the tool's own result would be."""
-        if news.settlements is None or not _has_secrets(change, staging, news.effect_id):
-            return news.settlements, news.result
-        about = SealContext(change.txn, news.effect_id, "settlements")
-        said = parse_settlements(news.settlements)
-        places = [f"/{n}/result" for n, one in enumerate(said) if "result" in one]
-        settlements = self._seals.seal(change.unit, about, news.settlements, places)
-        return settlements, self._result(change, news.effect_id, news.result, sealed=True)
-
-    def _result(
+    def sealed_result(
         self, change: Change, effect_id: str, raw: bytes | None, *, sealed: bool, column: str = "result"
     ) -> bytes | None:
         """A result as its column holds it. The result of a call with secrets is sealed whole, because it may quote
@@ -374,12 +185,12 @@ class EffectLog:
         return self._seals.seal(change.unit, SealContext(change.txn, effect_id, column), raw, [""])
 
 
-def _has_secrets(change: Change, staging: int, effect_id: str) -> bool:
-    row = _row(change.unit, change.txn, staging, effect_id)
+def has_secrets(change: Change, staging: int, effect_id: str) -> bool:
+    row = effect_row(change.unit, change.txn, staging, effect_id)
     return row is not None and is_sealed(row["args"])
 
 
-def _row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None:
+def effect_row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None:
     found: Row | None = unit.execute(
         "SELECT args, compensation, settlements FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
         (txn, staging, effect_id),
@@ -387,14 +198,34 @@ def _row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None:
     return found
 
 
-def _inherited_secrets(forward: Row | None) -> tuple[str, ...]:
-    """The arguments of this effect's compensation that repeat sealed ones."""
-    if forward is None or forward["compensation"] is None or not is_sealed(forward["args"]):
-        return ()
-    rule = load(forward["compensation"])
-    mapping = rule["map"] if isinstance(rule, dict) else {}
-    if not isinstance(mapping, dict):
-        raise JournalError("the journal's compensation is damaged: it has no map")
-    return inherited_pointers(
-        {name: str(source) for name, source in mapping.items()}, sealed_pointers(forward["args"])
+def transition(
+    change: Change,
+    staging: int,
+    effect_id: str,
+    to: LocalState,
+    *,
+    missing_ok: bool = False,
+    **also: bytes | str | int | None,
+) -> None:
+    """Change an effect's state by a conditional UPDATE that names the allowed source states. `also`: columns that
+    belong to the transition, such as the lease of a FIRING or the result of an outcome.
+
+    Raises:
+        JournalError: the table allows no such transition from the effect's state (unless `missing_ok`).
+    """
+    updated = change.update(
+        "effects",
+        _may_become(to),
+        (change.txn, staging, effect_id),
+        state=to.value,
+        updated_at=change.at,
+        **also,
     )
+    if updated != 1 and not missing_ok:
+        raise JournalError(f"effect {effect_id[:12]} cannot become {to.value} from its state in the journal")
+
+
+@cache
+def _may_become(to: LocalState) -> str:
+    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
+    return f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})"

@@ -21,16 +21,15 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import JSON
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import pointer_tokens
 from countersign.errors import JournalError
 from countersign.journal import Journal, TransactionRecord
-from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
-from countersign.journal.records import ShownEffect, UnreadableEffect
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.records import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
+from countersign.journal.shown import HIDDEN, ShownEffect, UnreadableEffect
 
 DAMAGED: Final = "damaged"
 """Shown in place of the state of an unreadable row."""
@@ -285,7 +284,7 @@ def transaction_digest(message: Mapping[str, Any]) -> str:
         AdmissionError: it is no JSON.
     """
     members = {name: value for name, value in message.items() if name != "digest"}
-    return names.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(members))
+    return digests.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(members))
 
 
 def _table(transactions: Sequence[Mapping[str, Any]]) -> Iterator[str]:

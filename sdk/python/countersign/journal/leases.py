@@ -1,4 +1,4 @@
-"""The ownership of a live transaction: a lease with a generation, and the resource locks that depend on it.
+"""The ownership of a live transaction: a lease with a generation.
 
 Every write of the owner names its generation, and the journal refuses an outdated one. A process that takes a lease
 over first raises the generation, so the former owner cannot mark anything FIRING, however late it wakes up. A lease is
@@ -6,11 +6,6 @@ renewed by every write and by a heartbeat; a fire extends it past `fire_by` and 
 about owners on other machines: a living process on this machine keeps its lease, a dead one loses it at once. Hosts
 that share a journal need clocks that agree within a third of the lease time. A lease that could not be released,
 because the journal was unavailable, is released by the heartbeat as soon as the journal answers again.
-
-A resource lock (`Serialize`, live/isolation.py) lasts exactly as long as its transaction's lease; there is no second
-timeout. All locks of a transaction are taken in one unit, or none is, so no transaction waits for a second resource
-while it holds a first, and no deadlock can occur. Waiting holds nothing in the journal: a refused transaction tries
-again later. No line of the chain binds a lock: like the lease it says who may begin now, not what happened.
 """
 
 from __future__ import annotations
@@ -20,18 +15,19 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from weakref import WeakSet, WeakValueDictionary
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, LeaseLost
 from countersign.journal.chain import Change
-from countersign.journal.database import Database, Row, Unit, register_fork_aware
+from countersign.journal.database import Database, Unit
+from countersign.journal.forks import register_fork_aware
 
 log: Final = logging.getLogger("countersign")
 
@@ -320,74 +316,3 @@ def _start_ticks(pid: int) -> str:
         return "" if after_command[0] in _GONE else after_command[_START_FIELD]
     except (OSError, IndexError):
         return ""
-
-
-_LOCKS_QUERY: Final = (
-    "SELECT c.resource, c.txn, t.run_key, t.holder, t.lease_until FROM claims c "
-    "JOIN transactions t ON t.txn = c.txn AND t.generation = c.generation "
-    "WHERE t.holder IS NOT NULL ORDER BY c.resource"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceLock:
-    """One resource and the transaction that holds it."""
-
-    resource: str
-    run_key: str
-    holder: str
-
-
-class ResourceLocks:
-    """Locks resources for a transaction, across all processes that share the journal."""
-
-    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
-        self._database = database
-        self._leases = leases
-        self._clock = clock
-
-    def first_held(self, resources: Collection[str]) -> ResourceLock | None:
-        """The first of these resources that is locked, or None. Reads only, so the next look may differ."""
-        return self._first(self._database.rows(_LOCKS_QUERY), resources, "")
-
-    def take(self, lease: Lease, resources: Collection[str]) -> ResourceLock | None:
-        """Lock all of these for the lease's transaction; or lock none and return the first one held by another.
-
-        Raises:
-            LeaseLost: another process owns the transaction now.
-        """
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
-            taken = self._first(unit.execute(_LOCKS_QUERY).fetchall(), resources, lease.txn)
-            if taken is not None:
-                return taken
-            for resource in sorted(resources):
-                unit.execute(
-                    "INSERT INTO claims (resource, txn, generation, taken_at) VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT (resource) DO UPDATE SET txn = excluded.txn, generation = excluded.generation, "
-                    "taken_at = excluded.taken_at",
-                    (resource, lease.txn, lease.generation, self._clock.wall()),
-                )
-            return None
-
-    def drop(self, lease: Lease) -> None:
-        """Release all locks of the transaction before its lease ends, if nothing was done with them."""
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
-                "DELETE FROM claims WHERE txn = ? AND generation = ?",
-                (lease.txn, lease.generation),
-            )
-
-    def _first(
-        self, rows: list[Row] | list[Any], resources: Collection[str], own: str
-    ) -> ResourceLock | None:
-        return next(
-            (
-                ResourceLock(row["resource"], row["run_key"], row["holder"])
-                for row in rows
-                if row["resource"] in resources
-                and row["txn"] != own
-                and self._leases.holds(row["holder"], row["lease_until"])
-            ),
-            None,
-        )

@@ -1,4 +1,4 @@
-"""Records next to the transactions: manifests, receipts, epochs, edits, traces, requests, model turns; and the outbox.
+"""Records next to the transactions: manifests, receipts, epochs, edits, traces; and the outbox.
 
 Most are rows of the table `meta`, whose name holds their kind and their transaction. The outbox holds outcomes to
 report to the service, at least once each, in the order they were written.
@@ -6,38 +6,34 @@ report to the service, at least once each, in the order they were written.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.admission import JSON, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.errors import JournalError
 from countersign.journal.chain import OWN, Change, record_changes
 from countersign.journal.database import Database, Unit
-from countersign.journal.leases import Lease, Leases
 from countersign.journal.records import Report
-from countersign.journal.sealing import SealContext, Seals
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import Seals
 
 _TRACE: Final = "trace"
 _EDITS: Final = "edits"
 _EDITED: Final = "edited"
-_REQUESTS: Final = "sent"
+REQUESTS: Final = "sent"
 _EPOCH: Final = "epoch"
 _REPORTED_EPOCH: Final = "told"
-_TURN: Final = "turn"
 
 
 def txn_of(name: str) -> str:
     """The transaction whose chain binds a row of `meta`."""
     kind, _, of = name.partition(":")
-    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, _REQUESTS} else OWN
+    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, REQUESTS} else OWN
 
 
 def set_meta(change: Change, name: str, value: str) -> None:
@@ -232,61 +228,6 @@ def _raise_epoch(change: Change, name: str, epoch: int) -> None:
         (name, str(epoch)),
         "value",
     )
-
-
-class RequestLog(MetaRecords):
-    """The requests that each call of an idempotent tool has sent, in order, as digests (tools/sending.py), so that a
-    try of another process gives each one the same key. A request is on disk before it is sent, written only by the
-    owner of the lease.
-    """
-
-    def __init__(self, database: Database, clock: Clock, leases: Leases) -> None:
-        super().__init__(database, clock)
-        self._leases = leases
-
-    def keep(self, lease: Lease, effect_id: str, digests: Sequence[str]) -> None:
-        """Record all of them, including the one about to be sent.
-
-        Raises:
-            LeaseLost: another process has taken over; nothing may be sent.
-            JournalError: it could not be written.
-        """
-        with self._leases.unit(lease, "sending", durable=True) as change:
-            set_meta(change, f"{_REQUESTS}:{lease.txn}:{effect_id}", " ".join(digests))
-
-    def of(self, txn: str, effect_id: str) -> tuple[str, ...]:
-        """The requests of earlier tries."""
-        return tuple((self._value(f"{_REQUESTS}:{txn}:{effect_id}") or "").split())
-
-
-class Conversations(MetaRecords):
-    """The turns of a conversation that a mark refers to: a model's calls, its answers, or earlier messages.
-
-    The caller may shorten its list of messages, so the position of a message does not identify it. A turn is
-    recorded before any of its calls is executed, and the FIRING that follows makes it durable. A mark keeps every
-    turn it ever referred to, so a later record hides none.
-    """
-
-    def turns(self, run: str, mark: str) -> frozenset[int]:
-        """Every turn that the mark refers to in this journal."""
-        return frozenset(json.loads(self._value(_turn_name(run, mark)) or "[]"))
-
-    def deciding(self) -> AbstractContextManager[Unit]:
-        """A unit in which reads stay valid until the writes: no other process takes a turn in between."""
-        return self._database.unit(durable=False)
-
-    def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
-        """Record that each of these marks refers to this turn."""
-        now = self._clock.wall()
-        with self.deciding() as unit, record_changes(unit, OWN, "turn", now) as change:
-            for mark in marks:
-                known = self.turns(run, mark)
-                if turn not in known:
-                    set_meta(change, _turn_name(run, mark), json.dumps(sorted(known | {turn})))
-
-
-def _turn_name(run: str, mark: str) -> str:
-    return f"{_TURN}:{hashlib.sha256(canonicalize([run, mark])).hexdigest()}"
 
 
 REPORTED: Final = "outbox.result"

@@ -20,16 +20,16 @@ import orjson
 from countersign.errors import JournalError, JournalSealed, MisuseError
 from countersign.journal.database import Database, Row
 from countersign.journal.records import (
-    EffectRecord,
-    ShownEffect,
+    COMPENSATE_LANE,
+    LIVE_LANE,
+    STAGED_LANE,
     TransactionRecord,
-    UnreadableEffect,
     effect_record,
-    shown_effect,
-    transaction_record,
 )
-from countersign.journal.sealing import MARK, Seals
+from countersign.journal.sealed_values import MARK
+from countersign.journal.shown import ShownEffect, UnreadableEffect, shown_effect
 from countersign.journal.states import LocalState, LocalTxn
+from countersign.journal.transactions import TransactionRows
 
 PARKED: Final = "parked"
 _AGO: Final = re.compile(r"([0-9]{1,6})([mhd])")
@@ -95,34 +95,11 @@ def parse_time(text: str | None, now: float) -> float | None:
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
-STAGED_LANE: Final = "staged"
-LIVE_LANE: Final = "live"
-COMPENSATE_LANE: Final = "compensate"
 _ALL: Final = 2**63 - 1  # larger than any count
 
 
-class TransactionQueries:
-    """Queries for the tables `transactions` and `effects`."""
-
-    def __init__(self, database: Database, seals: Seals) -> None:
-        self._database = database
-        self._seals = seals
-
-    def get(self, txn: str) -> TransactionRecord | None:
-        """One transaction, or None."""
-        row = self._database.row("SELECT * FROM transactions WHERE txn = ?", (txn,))
-        return None if row is None else transaction_record(row)
-
-    def require(self, txn: str) -> TransactionRecord:
-        """One transaction that must exist.
-
-        Raises:
-            JournalError: it does not.
-        """
-        found = self.get(txn)
-        if found is None:
-            raise JournalError(f"the journal has no transaction {txn[:12]}")
-        return found
+class TransactionQueries(TransactionRows):
+    """Queries for the tables `transactions` and `effects`, for people and recovery."""
 
     def find(self, name: str) -> list[TransactionRecord]:
         """Transactions by run key, id, or prefix of an id."""
@@ -174,14 +151,6 @@ class TransactionQueries:
             "ORDER BY created_at, txn"
         )
         return [row["txn"] for row in rows]
-
-    def effects(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[EffectRecord, ...]:
-        """The effects of the list in force, in order.
-
-        Raises:
-            JournalSealed: something is sealed under a key that is not available.
-        """
-        return tuple(effect_record(row, record.agent, self._seals) for row in self._rows(record, lane))
 
     def shown(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[ShownEffect, ...]:
         """The same for people, without a key: sealed values are hidden. Every row is verified as far as the keys
@@ -241,23 +210,6 @@ class TransactionQueries:
         """The live effects of the list in force, which are kept or undone with it. Not those that raised."""
         return tuple(row for row in self.shown(record, LIVE_LANE) if row.error is None)
 
-    def _rows(self, record: TransactionRecord, lane: str) -> list[Row]:
-        return self._database.rows(
-            "SELECT * FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
-            (record.txn, record.staging, lane),
-        )
-
-    def live_tools(self, txn: str) -> tuple[str, ...]:
-        """The tools with live effects under this key that were neither kept nor undone, in any list: a process died.
-        Includes effects that raised, because the session they opened may still exist.
-        """
-        rows = self._database.rows(
-            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? AND (state = ? OR error IS NOT NULL) "
-            "ORDER BY tool",
-            (txn, LIVE_LANE, LocalState.LIVE.value),
-        )
-        return tuple(row["tool"] for row in rows)
-
     def unfinished_has_secrets(self) -> bool:
         """Whether an unfinished transaction has sealed values, in any list."""
         found = self._database.row(
@@ -266,14 +218,6 @@ class TransactionQueries:
             (len(MARK), MARK),
         )
         return found is not None
-
-    def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
-        """The state of one effect."""
-        row = self._database.row(
-            "SELECT state FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
-            (txn, staging, effect_id),
-        )
-        return None if row is None else LocalState(row["state"])
 
 
 _S: Final = LocalState

@@ -10,14 +10,19 @@ from typing import Any, Final
 import orjson
 
 from countersign.contract.admission import JSON, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.effect import Compensation, Effect, Resource
 from countersign.contract.errors import ContractError
 from countersign.contract.states import TaskAnswer
 from countersign.errors import JournalError
 from countersign.journal.database import Row
-from countersign.journal.sealing import HIDDEN, SealContext, Seals, is_sealed, redacted
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import Seals
 from countersign.journal.states import LocalState, LocalTxn
+
+STAGED_LANE: Final = "staged"
+LIVE_LANE: Final = "live"
+COMPENSATE_LANE: Final = "compensate"
 
 SEALED: Final = ("args", "staged_args", "result", "settlements")
 """The columns of bytes in which values may be sealed."""
@@ -125,38 +130,6 @@ class Report:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ShownEffect:
-    """One call as people may see it, without any key: sealed values are hidden. A sealed result is None, and
-    `result_sealed` is True.
-    """
-
-    lane: str
-    seq: int
-    effect_id: str
-    tool: str
-    tool_digest: str | None
-    call_key: str
-    args: JSON
-    staged: JSON
-    state: LocalState
-    result: bytes | None = field(repr=False)
-    result_sealed: bool
-    has_secrets: bool
-    error: str | None
-    compensates: str | None
-    parsed_settlements: tuple[Mapping[str, JSON], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableEffect:
-    """One call with an unreadable row, by its position in the list; `why` names it too."""
-
-    lane: str
-    seq: int
-    why: str
-
-
 def transaction_record(row: Row) -> TransactionRecord:
     """Read one row of `transactions`.
 
@@ -167,12 +140,12 @@ def transaction_record(row: Row) -> TransactionRecord:
     try:
         values["state"] = LocalTxn(row["state"])
     except ValueError as error:
-        raise _damaged("transaction", row["txn"], f"unknown state {row['state']!r}") from error
+        raise damaged("transaction", row["txn"], f"unknown state {row['state']!r}") from error
     try:
         for moment in ("created_at", "updated_at"):
             datetime.fromtimestamp(row[moment], UTC)
     except (ValueError, OverflowError, OSError) as error:
-        raise _damaged("transaction", row["txn"], f"its {moment} is no time") from error
+        raise damaged("transaction", row["txn"], f"its {moment} is no time") from error
     for flag in ("independent", "redeemed", "landed", "parked"):
         values[flag] = bool(row[flag])
     return TransactionRecord(**values)
@@ -192,44 +165,7 @@ def effect_record(row: Row, agent: str, seals: Seals) -> EffectRecord:
         effect = _effect(row, agent, values["args"], seals)
         return EffectRecord(**values, state=LocalState(row["state"]), effect=effect)
     except (ContractError, ValueError, KeyError, TypeError) as error:
-        raise _damaged("effect", row["effect_id"], str(error)) from error
-
-
-def shown_effect(row: Row) -> ShownEffect:
-    """Read one row of `effects` without unsealing or verifying it.
-
-    Raises:
-        JournalError: the row holds what no version of this SDK writes.
-    """
-    try:
-        return ShownEffect(
-            lane=row["lane"],
-            seq=row["seq"],
-            effect_id=row["effect_id"],
-            tool=row["tool"],
-            tool_digest=row["tool_digest"],
-            call_key=row["call_key"],
-            args=redacted(row["args"]) if row["args"] else HIDDEN,
-            staged=None if row["staged_args"] is None else redacted(row["staged_args"]),
-            state=LocalState(row["state"]),
-            result=None if is_sealed(row["result"]) else _text(row["result"]),
-            result_sealed=is_sealed(row["result"]),
-            has_secrets=is_sealed(row["args"]),
-            error=row["error"],
-            compensates=row["compensates"],
-            parsed_settlements=settlement_texts(
-                [] if row["settlements"] is None else redacted(row["settlements"])
-            ),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged("effect", row["effect_id"], str(error)) from error
-
-
-def _text(raw: bytes | None) -> bytes | None:
-    """Require valid UTF-8 of a text for people."""
-    if raw is not None:
-        raw.decode()
-    return raw
+        raise damaged("effect", row["effect_id"], str(error)) from error
 
 
 def parse_settlements(raw: bytes) -> tuple[Mapping[str, JSON], ...]:
@@ -237,11 +173,6 @@ def parse_settlements(raw: bytes) -> tuple[Mapping[str, JSON], ...]:
     together.
     """
     return settlement_texts(orjson.loads(raw))
-
-
-def settlement_texts(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:
-    """The settlements of an effect, oldest first."""
-    return tuple(one for one in settlements if isinstance(one, dict)) if isinstance(settlements, list) else ()
 
 
 def compensation_bytes(compensation: Compensation | None) -> bytes | None:
@@ -285,7 +216,8 @@ def _compensation(raw: bytes | None) -> Compensation | None:
     return Compensation(str(value["tool"]), str(value["tool_digest"]), mapping)
 
 
-def _damaged(what: str, name: str, why: str) -> JournalError:
+def damaged(what: str, name: str, why: str) -> JournalError:
+    """The error for a row that cannot be read."""
     return JournalError(
         f"the journal's {what} {str(name)[:12]} is damaged: {why}. Nothing is fired from it; keep the file, restore "
         "a copy, tell the operator"
@@ -306,3 +238,8 @@ class StagedRow:
     seq: int
     secret: tuple[str, ...] | None
     tool_digest: str | None = None  # of the manifest that declares them, if known
+
+
+def settlement_texts(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:
+    """The settlements of an effect, oldest first."""
+    return tuple(one for one in settlements if isinstance(one, dict)) if isinstance(settlements, list) else ()

@@ -1,6 +1,6 @@
-"""The journal's tables, and the check that a SQLite file is a journal.
+"""The journal's tables in SQLite's words; sqlite.py creates them.
 
-A journal of a newer version is refused. `transactions` holds one row for each run key, `effects` one row for each call
+`transactions` holds one row for each run key, `effects` one row for each call
 of each list staged under it, `outbox` the reports to send, `chain` one line for each change of any of them. The chain
 has no index by transaction, because every page that a commit writes costs time with every effect: the transaction's
 row leads to its last line.
@@ -8,10 +8,7 @@ row leads to its last line.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Final
-
-from countersign.errors import JournalError
 
 SPENDING_TABLES: Final = """
 CREATE TABLE budgets (
@@ -203,68 +200,3 @@ BEGIN SELECT RAISE(ABORT, 'the chain of this transaction was changed, `countersi
 CREATE TRIGGER chain_has_a_head AFTER INSERT ON chain WHEN NEW.txn <> ''
 BEGIN UPDATE transactions SET chain_n = NEW.n, chain_id = NEW.id, chain_hash = NEW.hash WHERE txn = NEW.txn; END;
 """
-
-
-def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables in a new file, or check that an existing one is a journal this version reads.
-
-    Raises:
-        JournalError: it is another program's file, of a newer version, or damaged.
-    """
-    if not _is_new(connection):
-        _require_journal(connection)
-        _add_what_is_new(connection)
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if _is_new(connection):  # another process may have created it
-            for statement in f"{TABLES}{_TRIGGERS}{''.join(ADDED.values())}".split(";\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    _require_journal(connection)
-
-
-def _add_what_is_new(connection: sqlite3.Connection) -> None:
-    """Add later tables to a journal of an earlier SDK."""
-    if not _missing(connection):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for statement in "".join(_missing(connection)).split(";\n"):  # another process may have created it
-            connection.execute(statement)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-
-
-def _missing(connection: sqlite3.Connection) -> list[str]:
-    there = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return [tables for last, tables in ADDED.items() if last not in there]
-
-
-def _is_new(connection: sqlite3.Connection) -> bool:
-    return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0)
-
-
-def _require_journal(connection: sqlite3.Connection) -> None:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise JournalError(
-            "this file is a database of another program; name another path in COUNTERSIGN_JOURNAL"
-        )
-    if version != VERSION:
-        raise JournalError(
-            f"this journal is of version {version}, this SDK reads {VERSION}; use the SDK that wrote it"
-        )
-    damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if damage != "ok":
-        raise JournalError(
-            f"this journal is damaged ({damage}); keep the file, restore a copy, tell the operator"
-        )

@@ -23,7 +23,8 @@ from countersign.clock import Clock
 from countersign.errors import JournalError, MisuseError
 from countersign.journal.chain import OWN, Change, record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.sealing import SealContext, Seals
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import Seals
 
 
 @dataclass(frozen=True, slots=True)

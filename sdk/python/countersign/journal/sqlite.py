@@ -2,7 +2,8 @@
 
 Rules: the file must be 0600. Writing transactions take the lock at once (BEGIN IMMEDIATE), so none fails half way for
 lack of it. COMMIT is sent as SQL, so that a lost transaction is an error. `durable` commits reach the disk before they
-return (synchronous=FULL); the others survive a crash of the process, not a power failure.
+return (synchronous=FULL); the others survive a crash of the process, not a power failure. A file of another program,
+of a newer version, or damaged, is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 from countersign.errors import JournalError
 from countersign.journal.database import Columns, Database, Names, Updated, Values, update_statements
-from countersign.journal.schema import prepare
+from countersign.journal.schema import _TRIGGERS, ADDED, APPLICATION_ID, TABLES, VERSION
 
 _BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
 _WAL_PAUSE_SECONDS: Final = 0.005
@@ -161,3 +162,68 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables in a new file, or check that an existing one is a journal this version reads.
+
+    Raises:
+        JournalError: it is another program's file, of a newer version, or damaged.
+    """
+    if not _is_new(connection):
+        _require_journal(connection)
+        _add_what_is_new(connection)
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_new(connection):  # another process may have created it
+            for statement in f"{TABLES}{_TRIGGERS}{''.join(ADDED.values())}".split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    _require_journal(connection)
+
+
+def _add_what_is_new(connection: sqlite3.Connection) -> None:
+    """Add later tables to a journal of an earlier SDK."""
+    if not _missing(connection):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in "".join(_missing(connection)).split(";\n"):  # another process may have created it
+            connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _missing(connection: sqlite3.Connection) -> list[str]:
+    there = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return [tables for last, tables in ADDED.items() if last not in there]
+
+
+def _is_new(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0)
+
+
+def _require_journal(connection: sqlite3.Connection) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise JournalError(
+            "this file is a database of another program; name another path in COUNTERSIGN_JOURNAL"
+        )
+    if version != VERSION:
+        raise JournalError(
+            f"this journal is of version {version}, this SDK reads {VERSION}; use the SDK that wrote it"
+        )
+    damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if damage != "ok":
+        raise JournalError(
+            f"this journal is damaged ({damage}); keep the file, restore a copy, tell the operator"
+        )

@@ -1,4 +1,4 @@
-"""The journal's states, the allowed transitions, and the one function that makes a transition.
+"""The journal's states and the allowed transitions; `transition` (effects.py) is the one function that makes one.
 
 The states are the service's (contract.states), with `staged` before them and `firing` between redeemed and its outcome.
 The journal polls the service only now and then, so a transition may skip states in between. Terminal states absorb
@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
 from types import MappingProxyType
 from typing import Final
-
-from countersign.errors import JournalError
-from countersign.journal.chain import Change
 
 
 class LocalState(StrEnum):
@@ -50,7 +46,7 @@ class LocalTxn(StrEnum):
     REVIEW = "review"
     READY = "ready"
     REDEEMED = "redeemed"
-    STOPPED = "stopped"  # its program was, before every effect had begun (transactions.py)
+    STOPPED = "stopped"  # its program was, before every effect had begun (stops_and_reruns.py)
     SETTLED = "settled"
     UNSETTLED = "unsettled"
     ENDED = "ended"
@@ -92,36 +88,3 @@ SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
 
 OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED, LocalTxn.CLOSED}
 """States of unfinished transactions."""
-
-
-def transition(
-    change: Change,
-    staging: int,
-    effect_id: str,
-    to: LocalState,
-    *,
-    missing_ok: bool = False,
-    **also: bytes | str | int | None,
-) -> None:
-    """Change an effect's state by a conditional UPDATE that names the allowed source states. `also`: columns that
-    belong to the transition, such as the lease of a FIRING or the result of an outcome.
-
-    Raises:
-        JournalError: the table allows no such transition from the effect's state (unless `missing_ok`).
-    """
-    updated = change.update(
-        "effects",
-        _may_become(to),
-        (change.txn, staging, effect_id),
-        state=to.value,
-        updated_at=change.at,
-        **also,
-    )
-    if updated != 1 and not missing_ok:
-        raise JournalError(f"effect {effect_id[:12]} cannot become {to.value} from its state in the journal")
-
-
-@cache
-def _may_become(to: LocalState) -> str:
-    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
-    return f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})"

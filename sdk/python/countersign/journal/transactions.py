@@ -1,14 +1,7 @@
-"""Transactions in the journal: staging, freezing, the service's answers, stops and reruns, the end.
+"""Transactions in the journal: staged, frozen, answered by the service, ended.
 
 Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be redeemed
 under. From then on its bytes change only by an edit the service accepted, and never after the redemption.
-
-A stop is intended, unlike a crash: it is on disk before the interrupt propagates, and lasts until the program runs
-again under its key. It does not end a pending review, and a list whose effects had all begun is finished.
-
-A rerun's live rows are added to the list in force before it is committed, so that recovery asks the right adapters.
-Live work that the first run's process lost and the rerun did not repeat is undone and leaves the list. Repeated work
-keeps its row, with the new result. A list that was not redeemed takes nothing in, because a rerun replaces it.
 """
 
 from __future__ import annotations
@@ -20,40 +13,83 @@ from typing import Final
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.errors import JournalError
-from countersign.journal.chain import Change, record_changes
+from countersign.journal.chain import record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.effects import (
-    complete_unsubmitted,
-    end_unfrozen,
-    sealed_args,
-    supersede,
-    write_effect,
-    write_result,
-    write_returned,
-)
+from countersign.journal.effects import sealed_args, supersede, transition, write_effect
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE, TransactionQueries
-from countersign.journal.records import StagedRow
+from countersign.journal.live_results import write_returned
+from countersign.journal.records import (
+    LIVE_LANE,
+    STAGED_LANE,
+    EffectRecord,
+    StagedRow,
+    TransactionRecord,
+    effect_record,
+    transaction_record,
+)
 from countersign.journal.sealing import Seals
-from countersign.journal.states import LocalState, LocalTxn, transition
+from countersign.journal.states import LocalState, LocalTxn
 
 _ATTEMPT_BYTES: Final = 16
-_COPIED: Final = ("effect_id", "tool", "call_key", "args", "result")
-_MISSING_LIVE_WORK: Final = "it was lost with its process, and its rerun did not bring it back"
-_NOT_ALL_BEGUN: Final = (
-    "txn = ? AND state IN ('frozen', 'ready', 'redeemed') AND EXISTS (SELECT 1 FROM effects e "
-    "WHERE e.txn = transactions.txn AND e.staging = transactions.staging AND e.lane = 'staged' "
-    "AND e.state IN ('staged', 'review', 'released', 'redeemed'))"
-)
 
 
-class Transactions(TransactionQueries):
-    """The tables `transactions` and `effects`, except for firing."""
+class TransactionRows:
+    """The tables `transactions` and `effects`, from the first call to the end of a commit."""
 
     def __init__(self, database: Database, leases: Leases, clock: Clock, seals: Seals) -> None:
-        super().__init__(database, seals)
+        self._database = database
+        self._seals = seals
         self._leases = leases
         self._clock = clock
+
+    def get(self, txn: str) -> TransactionRecord | None:
+        """One transaction, or None."""
+        row = self._database.row("SELECT * FROM transactions WHERE txn = ?", (txn,))
+        return None if row is None else transaction_record(row)
+
+    def require(self, txn: str) -> TransactionRecord:
+        """One transaction that must exist.
+
+        Raises:
+            JournalError: it does not.
+        """
+        found = self.get(txn)
+        if found is None:
+            raise JournalError(f"the journal has no transaction {txn[:12]}")
+        return found
+
+    def effects(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[EffectRecord, ...]:
+        """The effects of the list in force, in order.
+
+        Raises:
+            JournalSealed: something is sealed under a key that is not available.
+        """
+        return tuple(effect_record(row, record.agent, self._seals) for row in self._rows(record, lane))
+
+    def _rows(self, record: TransactionRecord, lane: str) -> list[Row]:
+        return self._database.rows(
+            "SELECT * FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
+            (record.txn, record.staging, lane),
+        )
+
+    def live_tools(self, txn: str) -> tuple[str, ...]:
+        """The tools with live effects under this key that were neither kept nor undone, in any list: a process died.
+        Includes effects that raised, because the session they opened may still exist.
+        """
+        rows = self._database.rows(
+            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? AND (state = ? OR error IS NOT NULL) "
+            "ORDER BY tool",
+            (txn, LIVE_LANE, LocalState.LIVE.value),
+        )
+        return tuple(row["tool"] for row in rows)
+
+    def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
+        """The state of one effect."""
+        row = self._database.row(
+            "SELECT state FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
+            (txn, staging, effect_id),
+        )
+        return None if row is None else LocalState(row["state"])
 
     def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
         now = self._clock.wall()
@@ -79,7 +115,7 @@ class Transactions(TransactionQueries):
                 (lease.txn,),
                 "stagings",
             )
-            return int(_row(change.unit, lease.txn)["stagings"])
+            return int(transaction_row(change.unit, lease.txn)["stagings"])
 
     def stage(self, lease: Lease, staging: int, call: StagedRow) -> None:
         """Journal one call before its placeholder is returned, or before it runs live.
@@ -104,29 +140,6 @@ class Transactions(TransactionQueries):
                 updated_at=change.at,
             )
 
-    def relist(
-        self,
-        lease: Lease,
-        staging: int,
-        calls: Sequence[StagedRow],
-        *,
-        dropped: Sequence[StagedRow] = (),
-        why: str | None = None,
-    ) -> int:
-        """Begin another list of the same run with these calls, in this order, and return its number. The other calls
-        are withdrawn or undone; those in `dropped` stay readable, with `why`.
-        """
-        with self._database.unit(durable=False):
-            with self._leases.unit(lease, "relisted", durable=False) as change:
-                for call in calls:
-                    transition(change, staging, call.effect_id, LocalState.RELISTED)
-                end_unfrozen(change, staging)
-                complete_unsubmitted(change, self._seals, staging, dropped, why)
-            again = self.begin_staging(lease)
-            for call in calls:
-                self.stage(lease, again, call)
-        return again
-
     def freeze(
         self,
         lease: Lease,
@@ -150,7 +163,8 @@ class Transactions(TransactionQueries):
         with self._leases.unit(lease, "frozen", durable=True) as change:
             for effect in effects:
                 write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
-            write_returned(change, staging, returned or {}, self._seals)
+            if returned:
+                write_returned(change, staging, returned, self._seals)
             if staging > 1:
                 supersede(change, staging)
             attempt_id = _attempt_of_same_list(change.unit, lease.txn, staging)
@@ -171,21 +185,6 @@ class Transactions(TransactionQueries):
                 raise JournalError(f"transaction {lease.txn[:12]} was redeemed; its list cannot be replaced")
         return attempt_id
 
-    def adopt(
-        self,
-        lease: Lease,
-        effects: Sequence[Effect],
-        *,
-        secret: Mapping[str, Collection[str]],
-        txn_digest: str,
-    ) -> None:
-        """Adopt the bytes of an accepted edit, durably, before they can be redeemed; `secret` as for `freeze`."""
-        with self._leases.unit(lease, "edited", durable=True) as change:
-            staging = _row(change.unit, lease.txn)["staging"]
-            for effect in effects:
-                write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
-            change.update("transactions", "txn = ? AND redeemed = 0", (lease.txn,), txn_digest=txn_digest)
-
     def see(
         self,
         lease: Lease,
@@ -199,7 +198,7 @@ class Transactions(TransactionQueries):
         parked, because the process that resumes it may crash too. An unchanged state writes nothing.
         """
         with self._leases.unit(lease, "seen", durable=False) as change:
-            was = _row(change.unit, lease.txn)
+            was = transaction_row(change.unit, lease.txn)
             for effect_id, to in effects.items():
                 transition(change, was["staging"], effect_id, to, missing_ok=True)
             seen = {"state": state.value, "rev": rev, "parked": was["parked"] | int(parked)}
@@ -211,80 +210,10 @@ class Transactions(TransactionQueries):
         state writes nothing, unless the `note` differs; a changed one takes this note, or none.
         """
         with self._leases.unit(lease, "stands", durable=False) as change:
-            was = _row(change.unit, lease.txn)
+            was = transaction_row(change.unit, lease.txn)
             if (was["state"], was["parked"]) == (state.value, 0) and note in {None, was["note"]}:
                 return
             change.update("transactions", "txn = ?", (lease.txn,), state=state.value, parked=0, note=note)
-
-    def close(self, lease: Lease, note: str) -> None:
-        """Record, durably, that a person has resolved partly kept work; `note` says who, when and what.
-
-        Raises:
-            JournalError: it is not unsettled.
-        """
-        with self._leases.unit(lease, "closed", durable=True) as change:
-            where = ("txn = ? AND state = ?", (lease.txn, LocalTxn.UNSETTLED.value))
-            closed = change.update("transactions", *where, state=LocalTxn.CLOSED.value, note=note)
-            if closed != 1:
-                raise JournalError(
-                    f"transaction {lease.txn[:12]} is not unsettled, so it cannot be closed by hand"
-                )
-
-    def abort(self, lease: Lease, staging: int, note: str, calls: Sequence[StagedRow] = ()) -> None:
-        """End a list that was never frozen. The arguments of `calls` stay readable. An earlier list in force stays
-        as it is, and takes the note if it has none.
-        """
-        with self._leases.unit(lease, "aborted", durable=False) as change:
-            end_unfrozen(change, staging)
-            complete_unsubmitted(change, self._seals, staging, calls)
-            never_frozen = ("txn = ? AND staging IS NULL", (lease.txn,))
-            change.update("transactions", *never_frozen, state=LocalTxn.ENDED.value, note=note)
-            change.update(
-                "transactions",
-                "txn = ? AND staging IS NOT NULL AND note IS NULL AND redeemed = 0 AND landed = 0",
-                (lease.txn,),
-                note=f"a later run: {note}",
-            )
-
-    def explain(self, lease: Lease, note: str) -> None:
-        """Record why the list in force failed, unless a note exists."""
-        with self._leases.unit(lease, "explained", durable=False) as change:
-            unexplained = ("txn = ? AND note IS NULL AND state <> ?", (lease.txn, LocalTxn.SETTLED.value))
-            change.update("transactions", *unexplained, note=note)
-
-    def abort_all(self, lease: Lease, note: str) -> None:
-        """End every list of a transaction that has none in force: the process that staged it died."""
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
-            stagings = _row(unit, lease.txn)["stagings"]
-        for staging in range(1, stagings + 1):
-            self.abort(lease, staging, note)
-        self.end(lease, LocalTxn.ENDED, note)
-
-    def note(self, lease: Lease, note: str | None) -> None:
-        """Set the note of an unfinished transaction for people; None removes it."""
-        now = self._clock.wall()
-        with (
-            self._database.unit(durable=False) as unit,
-            record_changes(unit, lease.txn, "noted", now) as change,
-        ):
-            owned = ("txn = ? AND generation = ?", (lease.txn, lease.generation))
-            change.update("transactions", *owned, note=note)
-
-    def mark_undone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
-        """Record that these live effects were rolled back because one raised. The list continues without them; `why`
-        distinguishes them from those undone with the list.
-        """
-        with self._leases.unit(lease, "raised", durable=False) as change:
-            for effect_id in effect_ids:
-                transition(change, staging, effect_id, LocalState.UNDONE, error=why)
-
-    def note_returned(self, lease: Lease, staging: int, returned: Mapping[str, bytes]) -> None:
-        """Keep the results of live tools of a rerun, whose list is never frozen."""
-        if not returned:
-            return
-        with self._leases.unit(lease, "returned", durable=False) as change:
-            write_returned(change, staging, returned, self._seals)
 
     def end_live(self, lease: Lease, staging: int, to: LocalState, *, durable: bool = False) -> None:
         """Record that the live effects of a list were kept or undone. Kept also means that the attempt landed."""
@@ -299,62 +228,16 @@ class Transactions(TransactionQueries):
             if to is LocalState.KEPT:
                 change.update("transactions", "txn = ?", (lease.txn,), landed=1)
 
-    def adopt_rerun(self, lease: Lease, staging: int, rerun: int) -> None:
-        """Move the live rows of the rerun's list into the list in force, durably.
 
-        Raises:
-            JournalError: that list was not redeemed.
-        """
-        with self._leases.unit(lease, "taken_in", durable=True) as change:
-            existing, repeated = (_live_rows(change, one) for one in (staging, rerun))
-            for effect_id in existing.keys() - repeated.keys():
-                transition(change, staging, effect_id, LocalState.UNDONE)
-            change.update(
-                "effects",
-                "txn = ? AND staging = ? AND lane = ? AND state = ? AND error IS NULL",
-                (lease.txn, staging, LIVE_LANE, LocalState.UNDONE.value),
-                error=_MISSING_LIVE_WORK,
-            )
-            for effect_id in repeated:
-                if effect_id in existing:
-                    write_result(change, staging, effect_id, repeated[effect_id]["result"])
-                else:
-                    _copy(change, staging, repeated[effect_id])
-                transition(change, rerun, effect_id, LocalState.RELISTED)
-            redeemed = ("txn = ? AND staging = ? AND redeemed = 1", (lease.txn, staging))
-            taken = change.update("transactions", *redeemed, live=len(repeated))
-            if taken != 1:
-                raise JournalError(
-                    f"transaction {lease.txn[:12]} was not redeemed; a rerun replaces its list"
-                )
-
-    def stop(self, lease: Lease, note: str) -> None:
-        """The program was stopped while its list was being submitted or redeemed. It is no longer parked: only its
-        own program may fire it now.
-        """
-        with self._leases.unit(lease, "stopped", durable=True) as change:
-            change.update(
-                *("transactions", _NOT_ALL_BEGUN, (lease.txn,)),
-                state=LocalTxn.STOPPED.value,
-                parked=0,
-                note=note,
-            )
-
-    def continue_stopped(self, lease: Lease) -> None:
-        """Its own program runs again under its key, and the list was redeemed: effects not begun may fire."""
-        with self._leases.unit(lease, "goes_on", durable=False) as change:
-            stopped = ("txn = ? AND state = ? AND redeemed = 1", (lease.txn, LocalTxn.STOPPED.value))
-            change.update("transactions", *stopped, state=LocalTxn.REDEEMED.value, note=None)
-
-
-def _row(unit: Unit, txn: str) -> Row:
+def transaction_row(unit: Unit, txn: str) -> Row:
+    """One row of `transactions`, inside a unit."""
     row: Row = unit.execute("SELECT * FROM transactions WHERE txn = ?", (txn,)).fetchone()
     return row
 
 
 def _attempt_of_same_list(unit: Unit, txn: str, staging: int) -> str | None:
     """The attempt of the list in force, if the new list has the same (call_key, tool_digest) in order."""
-    row = _row(unit, txn)
+    row = transaction_row(unit, txn)
     if row["attempt_id"] is None or _list(unit, txn, row["staging"]) != _list(unit, txn, staging):
         return None
     return str(row["attempt_id"])
@@ -366,32 +249,3 @@ def _list(unit: Unit, txn: str, staging: int) -> list[tuple[str, str | None]]:
         (txn, staging, STAGED_LANE),
     )
     return [(row["call_key"], row["tool_digest"]) for row in rows]
-
-
-def _copy(change: Change, staging: int, row: Row) -> None:
-    """Copy a row. Sealed values are bound to transaction and effect, and open in either list."""
-    (last,) = change.unit.execute(
-        "SELECT coalesce(max(seq), 0) FROM effects WHERE txn = ? AND staging = ? AND lane = ?",
-        (change.txn, staging, LIVE_LANE),
-    ).fetchone()
-    change.insert(
-        "effects",
-        only_given=True,
-        txn=change.txn,
-        staging=staging,
-        lane=LIVE_LANE,
-        seq=last + 1,
-        **dict(zip(_COPIED, row, strict=True)),
-        state=LocalState.LIVE.value,
-        updated_at=change.at,
-    )
-
-
-def _live_rows(change: Change, staging: int) -> dict[str, Row]:
-    """The rows of a list that are neither kept nor undone, by effect id, in order."""
-    rows = change.unit.execute(
-        f"SELECT {', '.join(_COPIED)} FROM effects "  # noqa: S608 - constants of this module
-        "WHERE txn = ? AND staging = ? AND lane = ? AND state = ? ORDER BY seq",
-        (change.txn, staging, LIVE_LANE, LocalState.LIVE.value),
-    ).fetchall()
-    return {row["effect_id"]: row for row in rows}

@@ -1,4 +1,4 @@
-"""Findings of a verification, and its steps 1 and 2 for each engine: the file itself, and its schema.
+"""Steps 1 and 2 of a verification for each engine: the file itself, and its schema.
 
 On PostgreSQL the schema is compared with fresh tables and triggers, created in the session's temporary schema and
 rolled back; everything else runs in one read-only transaction. The server checks its pages as it reads them (if it has
@@ -11,59 +11,24 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 from countersign.errors import JournalError, MisuseError
 from countersign.journal.database import Unit
+from countersign.journal.findings import Damage, Finding, Scan
 from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresConnection, PostgresDatabase
 from countersign.journal.postgres_schema import create_schema, schema_exists
-from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
-from countersign.journal.sqlite import SQLiteConnection
+from countersign.journal.schema import APPLICATION_ID, VERSION
+from countersign.journal.sqlite import SQLiteConnection, prepare
 
 if TYPE_CHECKING:
     import psycopg
 
 _SIDE_ROWS: Final = frozenset({"trigger", "function"})  # rows are readable without them
 _STRANGE: Final = frozenset({"trigger", "view", "rule"})  # these may change or replace rows
-
-
-class Damage(StrEnum):
-    """The kinds of damage that verification distinguishes."""
-
-    FILE = "file"
-    """The database cannot read it, or finds its pages out of order."""
-    SCHEMA = "schema"
-    """A table, index or trigger is not as this SDK creates it."""
-    LINE_CHANGED = "line_changed"
-    """A line's bytes do not have its hash, or it does not follow from the line before it."""
-    LINE_MOVED = "line_moved"
-    """A line is valid but at another position than the one it names."""
-    LINE_MISSING = "line_missing"
-    """A line number is missing."""
-    TAIL_CUT = "tail_cut"
-    """The last lines are missing."""
-    HEAD_CHANGED = "head_changed"
-    """The row of the transaction names another last line."""
-    ROW_CHANGED = "row_changed"
-    """A row differs from the last values that the chain states."""
-    ROW_MISSING = "row_missing"
-    """A row that the chain states is missing."""
-    ROW_UNKNOWN = "row_unknown"
-    """No line states this row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One difference from what was written."""
-
-    damage: Damage
-    what: str
-    txn: str | None = None  # None: not of one transaction
-    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +55,6 @@ class Verified:
     def sound(self) -> bool:
         """Whether nothing differs."""
         return not self.findings
-
-
-@dataclass(slots=True)
-class Scan:
-    """One pass over a journal, and its findings."""
-
-    findings: list[Finding] = field(default_factory=list)
-    legible: bool = True
-    """Whether rows can be read reliably."""
-
-    def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
-        """Record one finding."""
-        self.findings.append(Finding(damage, printable(what), printable(txn) or None, line))
-
-
-@overload
-def printable(raw: str) -> str: ...
-
-
-@overload
-def printable(raw: str | None) -> str | None: ...
-
-
-def printable(raw: str | None) -> str | None:
-    """Escape bytes that are not text."""
-    return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
 
 
 def compare_schemas(

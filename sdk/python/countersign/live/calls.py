@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.adapters.reads import READS
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import load
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
 from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
 from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLost, SessionLost
-from countersign.errors.reasons import ApprovalRequirement, DenyReason
+from countersign.errors.pending import ApprovalRequirement
+from countersign.errors.reasons import DenyReason
 from countersign.journal import StagedRow
 from countersign.runtime import Engine
 from countersign.tools.definition import Tool
@@ -125,7 +126,7 @@ async def require_released(
     if decided.decision.outcome is Verdict.RELEASE:
         return
     engine.manifests.forget(tool.name)  # the reviewed manifest may have changed
-    effect_id = names.effect_id(txn=txn, call_key=call.call_key)
+    effect_id = digests.effect_id(txn=txn, call_key=call.call_key)
     if decided.decision.outcome is Verdict.REVIEW:
         raise ReviewRequired(
             run_key, txn, tool.name, effect_id, tuple(map(ApprovalRequirement.of, decided.needs))

@@ -209,24 +209,6 @@ class Serialize:
 Isolation: TypeAlias = Abort | Retry | Serialize
 
 
-def require_isolation(isolation: object, *, reruns: bool) -> None:
-    """Refuse an invalid policy, or one that is not allowed here.
-
-    Raises:
-        MisuseError: naming what to write.
-    """
-    if not isinstance(isolation, Abort | Retry | Serialize):
-        raise MisuseError(
-            f"isolation={isolation!r} is not a policy; write isolation=Abort(), Retry(attempts=3) or "
-            "Serialize(timeout_seconds=30)"
-        )
-    if isinstance(isolation, Retry) and not reruns:
-        raise MisuseError(
-            "a `with` block cannot be run again by the transaction it belongs to; put the body into a function and "
-            f"write run_transaction(step, key=..., isolation=Retry(attempts={isolation.attempts}))"
-        )
-
-
 async def lock_resources(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[str]:
     """Wait for the resources and lock all of them; returns their names.
 

@@ -28,7 +28,7 @@ from countersign.errors import (
     ToolRaised,
     WorldError,
 )
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.shown import HIDDEN
 from countersign.texts import text_of
 
 T = TypeVar("T")

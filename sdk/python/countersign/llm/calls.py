@@ -298,7 +298,7 @@ def _named(what: str, name: str) -> str:
 
 
 def _default() -> Runtime:
-    from countersign.runtime import default_runtime
+    from countersign.process_runtime import default_runtime
 
     return default_runtime()
 

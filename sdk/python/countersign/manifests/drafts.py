@@ -23,7 +23,7 @@ from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.pointers import pointer_to
 from countersign.errors import RegistrationError
 from countersign.tools.class_tools import tool_docstring
-from countersign.tools.signature import resource_for
+from countersign.tools.declaration import resource_for
 
 if TYPE_CHECKING:
     from countersign.tools.definition import Tool

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
-from countersign.commit.commit import effect_states
 from countersign.commit.compensation import is_left_in_archive
-from countersign.commit.plan import Plan, plan_from_journal, require_resumable
+from countersign.commit.plan import Plan, PlannedCall, require_resumable
 from countersign.commit.reconciliation import fetch_transaction
+from countersign.commit.refusals import effect_states
 from countersign.commit.review import record_service_state, require_utf8
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import Outcome, TxnState
 from countersign.errors import (
@@ -47,15 +47,16 @@ from countersign.journal import (
     LocalTxn,
     TransactionRecord,
 )
-from countersign.journal.queries import LIVE_LANE
+from countersign.journal.chain import find_damage
+from countersign.journal.records import LIVE_LANE
 from countersign.journal.states import IN_DOUBT, OPEN_TXN
-from countersign.journal.verification import find_damage
 from countersign.live.sessions import (
     AdapterCommitError,
     AdapterRecovery,
 )
 from countersign.live.work import LiveWork, recover_sessions, undo_orphaned_sessions
 from countersign.runtime import Engine
+from countersign.tools.registry import ToolRegistry
 
 _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 
@@ -121,7 +122,7 @@ def is_superseded(journal: Journal, agent: str, run_key: str, later: Iterable[st
     """Whether nothing was done or is pending under this key, but something is under a later key of its run."""
 
     def is_there(key: str) -> bool:
-        record = journal.transactions.get(names.txn_id(agent=agent, run_key=key))
+        record = journal.transactions.get(digests.txn_id(agent=agent, run_key=key))
         return record is not None and (is_spent(record) or record.state is not LocalTxn.ENDED)
 
     return any(is_there(key) for key in later) and not is_there(run_key)
@@ -286,7 +287,7 @@ async def withdraw(engine: Engine, run_key: str) -> PriorRun | None:
         ServiceUnavailable, ServiceRefused: it could not be withdrawn.
         RegistrationError: a live tool of it is not registered, so its session cannot be checked.
     """
-    txn = names.txn_id(agent=engine.settings.agent, run_key=run_key)
+    txn = digests.txn_id(agent=engine.settings.agent, run_key=run_key)
     if engine.journal.transactions.get(txn) is None:
         return None
     lease = engine.journal.leases.acquire(txn)
@@ -358,3 +359,27 @@ def _finished(engine: Engine, record: TransactionRecord) -> PriorRun:
         note = record.note or ""
         raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)
     return load_prior_run(engine.journal, record)
+
+
+def plan_from_journal(record: TransactionRecord, journal: Journal, registry: ToolRegistry) -> Plan:
+    """The list in force, read from the journal. Every digest is computed again.
+
+    Raises:
+        JournalError: the journal is damaged or incomplete.
+        RegistrationError: the module that defines a tool was not imported, or now declares it live.
+    """
+    calls = []
+    for row in journal.transactions.effects(record):
+        effect = row.frozen()
+        tool = registry.require_staged(row.tool, f"transaction {record.run_key!r} was staged with it")
+        calls.append(PlannedCall(tool, journal.manifests.get(row.tool, effect.tool_digest), effect))
+    return Plan(
+        agent=record.agent,
+        run_key=record.run_key,
+        txn=record.txn,
+        independent=record.independent,
+        calls=tuple(calls),
+        staging=record.staging or 0,
+        live=record.live,
+        attempt_id=record.attempt_id or "",
+    )

@@ -15,17 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from countersign import tracing
-from countersign.commit.attempt import MAX_ERROR
 from countersign.commit.commit import Commit
-from countersign.commit.plan import Plan, plan_from_journal
-from countersign.commit.reconciliation import (
-    adopt_redemption,
-    fetch_transaction,
-    flush_outbox,
-    is_same_list,
-    report_to_restored_service,
-)
+from countersign.commit.plan import Plan
+from countersign.commit.reconciliation import adopt_redemption, fetch_transaction, flush_outbox, is_same_list
+from countersign.commit.restored_service import report_to_restored_service
 from countersign.commit.review import CommitOptions, record_service_state, review_pending_error
+from countersign.commit.tool_errors import MAX_ERROR
 from countersign.concurrency import run_sync
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView
@@ -47,13 +42,14 @@ from countersign.errors import (
 from countersign.errors.base import describe_lease_owner
 from countersign.errors.execution import error_location
 from countersign.journal import Lease, LocalTxn, TransactionRecord
+from countersign.journal.chain import find_damage
 from countersign.journal.states import OPEN_TXN
-from countersign.journal.verification import find_damage
 from countersign.live.sessions import has_no_arguments
 from countersign.live.work import LiveWork, undo_orphaned_sessions
-from countersign.recovery.prior_run import settle_live_only
+from countersign.process_runtime import default_runtime
+from countersign.recovery.prior_run import plan_from_journal, settle_live_only
 from countersign.recovery.roll_forward import RollForward
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.texts import storable, text_of
 from countersign.tools.context import require_no_probe
 

@@ -18,14 +18,17 @@ from typing import Final, NoReturn
 
 import orjson
 
-from countersign.commit.attempt import MAX_ERROR, Authority
+from countersign.commit.attempt import Authority
+from countersign.commit.commit import Finalizer
 from countersign.commit.executor import EffectExecutor
-from countersign.commit.finalizer import Finalizer
+from countersign.commit.failure import FailurePath
+from countersign.commit.live_commit import keep_live
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
 from countersign.commit.reconciliation import flush_outbox
-from countersign.contract.canonical import canonicalize
+from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract.codes import ErrorCode
+from countersign.contract.digests import canonicalize
 from countersign.contract.states import EffectState, Outcome
 from countersign.contract.wire import Settlement, TransactionView
 from countersign.errors import EffectFailed, LiveCommitFailed, ServiceRefused, ServiceUnavailable
@@ -38,7 +41,7 @@ from countersign.journal import (
     RemoteOutcome,
     TransactionRecord,
 )
-from countersign.journal.queries import LIVE_LANE
+from countersign.journal.records import LIVE_LANE
 from countersign.journal.states import IN_DOUBT
 from countersign.live.sessions import AdapterRecovery
 from countersign.live.work import LiveWork, recover_sessions, undo_orphaned_sessions
@@ -72,7 +75,7 @@ async def sync_outcomes(engine: Engine, lease: Lease, plan: Plan) -> None:
         outcomes = list(_archived_outcomes(refused))
     else:
         outcomes = list(_remote_outcomes(view))
-    engine.journal.effect_log.learn(lease, plan.staging, outcomes)
+    engine.journal.settlements.learn(lease, plan.staging, outcomes)
 
 
 def _archived_outcomes(refused: ServiceRefused) -> Iterator[RemoteOutcome]:
@@ -122,6 +125,7 @@ class RollForward:
         self._plan = plan
         self._live = live
         self._finalizer = Finalizer(engine, lease, plan, live)
+        self._failure = FailurePath(engine, lease, plan, live)
         self._found: list[ProbeFinding] = []  # probe results that left the outcome unknown
         self._not_there: list[EffectOutcome] = []  # calls that did not happen and may be made again
 
@@ -145,7 +149,7 @@ class RollForward:
         found = self._live_landed()
         if isinstance(found, AdapterRecovery):
             self._live.undo()  # the rerun's work; the first run's stays as it is
-            await self._finalizer.unknown(found.settlement_advice, None)
+            await self._failure.unknown(found.settlement_advice, None)
         await (self._fire_remaining() if found else self._compensate_all(_LOST))
 
     async def _fire_remaining(self) -> None:
@@ -166,8 +170,8 @@ class RollForward:
         self._give_up_firing()
         if self._unknown():
             await self._stop_unknown()
-        undone = await self._finalizer.compensate()
-        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._finalizer.outcomes()
+        undone = await self._failure.compensate()
+        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._failure.outcomes()
         call = self._first_not_done()
         if call is None:  # every call had fired, so the live work could not be kept
             adapter = next(iter((*found.adapters_with(False), *found.prepared, *found.landed)), "")
@@ -177,14 +181,14 @@ class RollForward:
                 committed=kept,
                 doubtful=doubtful,
                 reviews=undone.reviews,
-                reads=self._finalizer.reads(),
+                reads=self._failure.reads(),
             )
         effect_id = call.effect.effect_id
         text = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
         text = undone.explain(text or why)
         raise EffectFailed(
             *(key, txn, call.tool.name, effect_id, text, outcomes, undone.reviews),
-            reads=self._finalizer.reads(),
+            reads=self._failure.reads(),
         )
 
     async def _find_out_by_calling(self) -> None:
@@ -208,7 +212,7 @@ class RollForward:
         self._mark_remaining_unused()
         self._undo_live()
         again = [found.conclusive_at for found in self._found if found.conclusive_at is not None]
-        await self._finalizer.unknown(self._describe_unknown(), None, min(again, default=None))
+        await self._failure.unknown(self._describe_unknown(), None, min(again, default=None))
 
     def _settle_firing(self) -> None:
         """Record FIRING as unknown if the tool may not be called twice and has no probe."""
@@ -317,7 +321,7 @@ class RollForward:
             return bool(self._live)
         self._live.adopt(found)  # in place of the rerun's sessions
         if not found.prepared:
-            self._finalizer.keep_live()
+            keep_live(self._engine, self._lease, self._plan)
         return True
 
     def _did_not_go_through(self) -> bool:

@@ -1,19 +1,17 @@
-"""The service's native API as typed calls, blocking and async.
+"""The service's native API as typed calls.
 
-`Service` is the one implementation, written as async functions over a `Transport`. `AsyncClient` is that on an event
-loop, `Client` the same calls on the calling thread. Responses are read models: nothing in them is a permission except
+`Service` is the one implementation, written as async functions over a `Transport`; api_clients.py has the clients that
+programs use. Responses are read models: nothing in them is a permission except
 signed tokens, and those are verified before anything fires (enforcement.py).
 """
 
 from __future__ import annotations
 
-import functools
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from collections.abc import Sequence
+from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from countersign.concurrency import AsyncExecutor, run_sync
 from countersign.contract.admission import Limits, load
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import KeySet
@@ -187,59 +185,6 @@ class Service:
         headers: dict[str, str] | None = None,
     ) -> M:
         return await self._transport.ask(ApiCall("POST", path, dump(body), headers or {}, wait), answer)
-
-
-class AsyncClient(Service):
-    """The API for async programs; use it as `async with runtime.async_client() as client`."""
-
-    def __init__(self, transport: Transport, executor: AsyncExecutor, *, max_jwks_bytes: int) -> None:
-        super().__init__(transport, max_jwks_bytes=max_jwks_bytes)
-        self._opened = executor.opened()
-
-    async def __aenter__(self) -> Self:
-        await self._opened.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._opened.__aexit__(None, None, None)
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _blocking(
-    call: Callable[Concatenate[Service, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Client, P], R]:
-    @functools.wraps(call)
-    def blocking(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return run_sync(call(client._service, *args, **kwargs))
-
-    return blocking
-
-
-class Client:
-    """The API for blocking programs: the calls of `Service` on this thread."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    submit = _blocking(Service.submit)
-    view = _blocking(Service.view)
-    transactions = _blocking(Service.transactions)
-    withdraw = _blocking(Service.withdraw)
-    answer = _blocking(Service.answer)
-    release = _blocking(Service.release)
-    compensate = _blocking(Service.compensate)
-    accept_proposal = _blocking(Service.accept_proposal)
-    decline_proposal = _blocking(Service.decline_proposal)
-    redeem = _blocking(Service.redeem)
-    renew = _blocking(Service.renew)
-    report = _blocking(Service.report)
-    epoch = _blocking(Service.epoch)
-    evaluate = _blocking(Service.evaluate)
-    manifest = _blocking(Service.manifest)
-    jwks = _blocking(Service.jwks)
 
 
 def _path_segment(name: str) -> str:

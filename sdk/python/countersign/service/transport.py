@@ -4,18 +4,12 @@ Rules: every request to the agent's API carries a proof of our key over exactly 
 once with the next one. Connection errors and an overloaded service are retried a few times, with the same body and the
 same idempotency key. Any response that is not valid raises `ServiceUnavailable`. No redirect is followed. Nothing here
 decides whether anything fires.
-
-An ephemeral key is created in this process, registered with the platform's token and renewed before it expires. The
-token is read anew each time, because Kubernetes, SPIFFE helpers and others replace the file while a process runs. It is
-sent to the policy service only, and the key never leaves the process.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -29,57 +23,12 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
-from countersign.contract.wire import BringKeyRequest, BroughtKey, WireModel, dump, parse
-from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable, SettingsError
+from countersign.contract.wire import BroughtKey, WireModel, parse
+from countersign.errors import ServiceRefused, ServiceUnavailable
 from countersign.http_clients import HttpRequest, HttpResponse
-from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
-
-PATH: Final = "/v1/agent-keys"
-_MAX_TOKEN_BYTES: Final = 16_384
-# of the key's lifetime; the other half covers an outage of the service or the platform
-_RENEW_AT: Final = 0.5
-
-
-class EphemeralKeys:
-    """When to register the key again, and the request for it."""
-
-    def __init__(self, token_path: Path, key: PrivateKey, clock: Clock) -> None:
-        self._token_path = token_path
-        self._key = key
-        self._clock = clock
-        self._renew_at = 0.0  # wall time; not registered yet
-
-    @property
-    def due(self) -> bool:
-        """Whether the key must be registered before anything is signed with it."""
-        return self._clock.wall() >= self._renew_at
-
-    def request(self) -> bytes:
-        """The body of the request.
-
-        Raises:
-            SettingsError: the token file cannot be read or holds no token.
-        """
-        return dump(BringKeyRequest(token=self._token(), x=self._key.public.jwk()["x"]))
-
-    def take(self, ephemeral: BroughtKey) -> None:
-        """Schedule the next registration."""
-        now = self._clock.wall()
-        self._renew_at = now + (ephemeral.expires_at.timestamp() - now) * _RENEW_AT
-
-    def _token(self) -> str:
-        try:
-            with self._token_path.open("rb") as file:
-                raw = file.read(_MAX_TOKEN_BYTES + 1)
-        except OSError as error:
-            raise SettingsError(
-                f"token file {str(self._token_path)!r} cannot be read ({error.strerror}); {TOKEN_VARIABLE} names it"
-            ) from error
-        token = raw.decode("utf-8", "replace").strip()
-        if not (token and token.isascii() and token.isprintable()) or len(raw) > _MAX_TOKEN_BYTES:
-            raise SettingsError(f"token file {str(self._token_path)!r} holds no token")
-        return token
-
+from countersign.service.ephemeral_keys import PATH, EphemeralKeys
+from countersign.service.problems import bad_proof_error, clock_skew, problem_error, shortened, unreached_text
+from countersign.settings import Settings
 
 M = TypeVar("M", bound=WireModel)
 
@@ -88,8 +37,6 @@ _NONCE: Final = "Agent-Nonce"
 _NO_NONCE_YET: Final = "none"  # the service responds to the first request with one
 _BUSY_STATUSES: Final = frozenset({429, 502, 503, 504})
 _MAX_NONCE: Final = 512
-_NOTABLE_SKEW_SECONDS: Final = 5  # less is due to the network, and within the service's leeway
-_MAX_DETAIL: Final = 2_000  # characters of a problem's text that reach an agent's context
 
 
 @dataclass
@@ -151,7 +98,7 @@ class Transport:
             return parse(model, answer.body, limits)
         except ContractError as error:
             raise ServiceUnavailable(
-                str(call), f"its answer is not a {model.__name__}: {_short(str(error))}"
+                str(call), f"its answer is not a {model.__name__}: {shortened(str(error))}"
             ) from error
 
     async def raw(self, call: ApiCall) -> HttpResponse:
@@ -167,7 +114,7 @@ class Transport:
             ephemeral.take(parse(BroughtKey, answer.body))
         except ContractError as error:
             raise ServiceUnavailable(
-                f"POST {PATH}", f"its answer is no BroughtKey: {_short(str(error))}"
+                f"POST {PATH}", f"its answer is no BroughtKey: {shortened(str(error))}"
             ) from error
 
     async def _persist(self, call: ApiCall) -> HttpResponse:
@@ -178,43 +125,25 @@ class Transport:
             await self._executor.sleep(self._pause(tried, answer))
             answer = await self._try(call)
         if isinstance(answer, Exception):
-            raise ServiceUnavailable(str(call), self._unreached(answer)) from answer
+            raise ServiceUnavailable(str(call), unreached_text(answer, self._settings.url)) from answer
         if answer.status >= 300:
-            raise self._problem(call, answer)
+            raise self._refused(call, answer)
         return answer
 
     def _is_over_quota(self, answer: HttpResponse) -> bool:
         """Whether the service demands a longer pause than a call may take: until then the answer stays the same."""
         return answer.status == 429 and _retry_after(answer) > self._settings.retry_max_seconds
 
-    def _unreached(self, error: httpx2.TransportError) -> str:
-        why = f"{type(error).__name__} {error}".strip()
-        if not isinstance(error, httpx2.ConnectError):
-            return why
-        if "[SSL" in why:
-            return f"{self._settings.url} serves no https that this machine trusts ({why}); correct {URL_VARIABLE}"
-        return (
-            f"no service listens at {self._settings.url} ({why}); start it (`policy-service serve`, or "
-            "`policy-service dev "
-            f"my_agent.py`), or correct {URL_VARIABLE}"
-        )
-
-    def _problem(self, call: ApiCall, answer: HttpResponse) -> ServiceRefused | ServiceUnavailable:
-        """The problem. A refused proof is completed with the signing key, which the service does not reveal to
-        strangers.
-        """
-        problem = _problem(call, answer)
+    def _refused(self, call: ApiCall, answer: HttpResponse) -> ServiceRefused | ServiceUnavailable:
+        problem = problem_error(str(call), answer.status, _problem_members(answer))
         if not isinstance(problem, ServiceRefused) or problem.problem_code != ErrorCode.BAD_PROOF:
             return problem
-        hint = _skew(answer, self._clock.wall()) or (
-            f"{TOKEN_VARIABLE} names a token that must vouch for that agent: the service's log says why it did not"
-            if self._ephemeral_keys is not None
-            else "if `policy-service agent list` does not show that key for that agent, enrol it there "
-            "(`policy-service agent key add`), or correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY"
+        return bad_proof_error(
+            problem,
+            signed=f"agent {self._settings.agent!r} with key {self._key.public.kid}",
+            skew=clock_skew(answer, self._clock.wall()),
+            by_token=self._ephemeral_keys is not None,
         )
-        signed = f"the request was signed as agent {self._settings.agent!r} with key {self._key.public.kid}"
-        detail = f"{problem.detail}; {signed}; {hint}"
-        return ServiceRefused(problem.status, problem.problem_code, detail, problem.extras)
 
     async def _try(self, call: ApiCall) -> HttpResponse | httpx2.TransportError:
         try:
@@ -306,32 +235,3 @@ def _problem_members(answer: HttpResponse) -> dict[str, Any]:
     except ContractError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _skew(answer: HttpResponse, now: float) -> str | None:
-    """Whether our clock is wrong, by the service's own."""
-    try:
-        service = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
-    except ValueError:
-        return None
-    off = round(now - service)
-    if abs(off) < _NOTABLE_SKEW_SECONDS:
-        return None
-    return f"this machine's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} the service's; set the clock"
-
-
-def _problem(call: ApiCall, answer: HttpResponse) -> ServiceRefused | ServiceUnavailable:
-    members = _problem_members(answer)
-    code, detail = members.pop("code", None), members.pop("detail", None)
-    if not isinstance(code, str) or answer.status >= 500 or answer.status < 400:
-        said = detail if isinstance(detail, str) else "no problem details"
-        if answer.status < 500 and not isinstance(detail, str):
-            said += f": {URL_VARIABLE} may name no policy service"
-        return ServiceUnavailable(str(call), f"it answered {answer.status} ({_short(said)})")
-    extras = {name: value for name, value in members.items() if name not in {"type", "title", "status"}}
-    kind = OverQuota if answer.status == 429 else ServiceRefused
-    return kind(answer.status, code, _short(str(detail or members.get("title", ""))), extras)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_DETAIL else f"{text[:_MAX_DETAIL]} ... ({len(text)} characters)"

@@ -20,15 +20,15 @@ from countersign.concurrency import run_sync
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.errors import MisuseError, ServiceUnavailable
-from countersign.errors.reasons import ApprovalRequirement, DenyReason
+from countersign.errors.pending import ApprovalRequirement
+from countersign.errors.reasons import DenyReason
 from countersign.journal.export import without_secrets
-from countersign.journal.records import ShownEffect
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.shown import HIDDEN, ShownEffect
 from countersign.live.calls import LiveCallRequest, require_released
 from countersign.runtime import Engine, Runtime
 from countersign.simulation.dry_run_report import AdapterChanges, DryRun, ForeseenEffect, SimulatedLiveCall
 from countersign.simulation.offline import SimulatedStep, Simulation
-from countersign.tools.placeholder import settle
+from countersign.tools.results import settle
 from countersign.transactions.transaction import Transaction
 
 DRY_RUN_NOTE: Final = "rehearsed"
@@ -58,14 +58,15 @@ class DryRunStep(SimulatedStep):
             MisuseError: as a commit, for a call that cannot be submitted.
         """
         try:
-            self._live.end_block()
-            self._live.require_whole()
-            self._live.verify_isolation()
+            live = self._live_work()
+            live.end_block()
+            live.require_whole()
+            live.verify_isolation()
             self.live = self._live_calls(engine)
             hiding = self._adapters_given_secrets(engine)
             self.changes = tuple(
                 AdapterChanges(name, _redacted_changes(changes) if name in hiding else changes)
-                for name, changes in self._live.changes().items()
+                for name, changes in live.changes().items()
             )
         finally:
             self.abort("a dry run")

@@ -17,7 +17,8 @@ import orjson
 
 from countersign.adapters.protocol import Change
 from countersign.contract.admission import JSON
-from countersign.errors.reasons import ApprovalRequirement, DenyReason
+from countersign.errors.pending import ApprovalRequirement
+from countersign.errors.reasons import DenyReason
 from countersign.journal.export import escape_unprintable
 
 Foresight = Literal["release", "review", "deny", "unknown"]

@@ -13,17 +13,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
+from countersign.async_executor import AsyncExecutor
 from countersign.clock import SystemClock
-from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
+from countersign.concurrency import Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError, SettingsError
 from countersign.journal import Journal, LocalTxn
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests, require_fits
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.process_runtime import default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.service.client import Service
 from countersign.service.enforcement import Enforcer, KeyCache
 from countersign.service.transport import Nonces, Transport
@@ -31,7 +33,7 @@ from countersign.settings import AGENT_VARIABLE, Settings
 from countersign.tools.context import open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
-from countersign.transactions.step import Step
+from countersign.transactions.live_step import LiveStep
 
 if TYPE_CHECKING:
     from countersign.simulation.dry_run_report import DryRun
@@ -53,7 +55,7 @@ def require_no_transaction() -> None:
         )
 
 
-class SimulatedStep(Step):
+class SimulatedStep(LiveStep):
     """A step that is undone in any case."""
 
     ended = False
@@ -121,10 +123,9 @@ class Simulation(ABC, Generic[S]):
         self, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
     ) -> S:
         """Open one step; no other process can own it."""
-        opened = await self._kind.open(
+        step = await self._kind.open(
             engine, txn=txn, run_key=run_key, independent=independent, patient=patient
         )
-        step = cast("S", opened)
         step.when_ended = self._one_ended
         self._steps.append(step)
         return step

@@ -13,15 +13,15 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.contract.admission import Limits, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import JournalError, MisuseError
 from countersign.journal import Journal, TransactionRecord
 from countersign.journal.export import FORMAT, describe_transaction, transaction_digest
 from countersign.journal.location import JournalLocation
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.records import LIVE_LANE, STAGED_LANE
+from countersign.journal.shown import HIDDEN
 from countersign.journal.verification import verify
 
 _EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)
@@ -78,7 +78,7 @@ class RecordedTransaction(_Read):
     @property
     def independent(self) -> bool:
         """Whether it was one effect of `independent=True`: its id is not derived from the run key alone."""
-        return self.txn != names.txn_id(agent=self.agent, run_key=self.key)
+        return self.txn != digests.txn_id(agent=self.agent, run_key=self.key)
 
 
 class _Export(_Read):

@@ -25,9 +25,10 @@ from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError
 from countersign.journal import Journal
 from countersign.journal.location import JournalLocation
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.live.calls import LiveCallRequest
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.process_runtime import default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.simulation.dry_run_report import DryRun
 from countersign.simulation.offline import OfflineHost, SimulatedStep, Simulation
@@ -45,8 +46,8 @@ from countersign.simulation.replay_report import (
 )
 from countersign.tools.context import require_not_importing
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.results import settle
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
 
@@ -162,8 +163,9 @@ class ReplayStep(SimulatedStep):
             SavepointLost: a block could not be rolled back alone; a real run refuses then too.
         """
         try:
-            self._live.end_block()
-            self._live.require_whole()
+            if self._live is not None:
+                self._live.end_block()
+                self._live.require_whole()
         finally:
             self.abort("a replay")
         outcomes = self.again.outcomes_by_id

@@ -19,7 +19,7 @@ from countersign.contract.admission import load
 from countersign.contract.pointers import pointer_to
 from countersign.errors import CountersignError, MisuseError
 from countersign.journal.export import escape_unprintable, without_secrets
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.shown import HIDDEN
 from countersign.simulation.recording import RecordedCall
 from countersign.tools.registry import ToolRegistry
 

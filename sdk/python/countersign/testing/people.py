@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx2
 
 from countersign.contract import TaskAnswer
-from countersign.contract.names import txn_id
+from countersign.contract.digests import txn_id
 from countersign.contract.wire import (
     ReviewPageView,
     ReviewView,

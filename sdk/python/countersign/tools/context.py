@@ -1,4 +1,4 @@
-"""Context variables: the open transaction, the effect that is firing and its requests, the import of tools.
+"""Context variables: the open transaction, which gated tools call, the effect that is firing and its requests.
 
 Context variables follow code into tasks and `asyncio.to_thread`. The transaction itself checks whether it knows the
 task, thread or process (transactions/intake.py).
@@ -14,6 +14,8 @@ a later refusal no longer means that nothing happened.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import os
 import sys
 import threading
@@ -22,8 +24,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from types import CoroutineType, FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from countersign.errors import MisuseError, NotDone, OutsideTransaction
 
@@ -276,3 +278,62 @@ def current_effect() -> FiringEffect:
             "outcome is recorded as unknown, and it must not act for that effect now"
         )
     return effect
+
+
+TOOL_ATTRIBUTE: Final = "__countersign_tool__"
+
+
+def gate(one: Tool) -> Callable[..., Any]:
+    """The function callers get: it stages the call or runs it live in the open transaction, or refuses."""
+    gated: Callable[..., Any]
+    if one.is_async:
+        gated = _GatedAsync(one)
+    else:
+
+        @functools.wraps(one.fn)
+        def gated_plain(*args: Any, **kwargs: Any) -> Any:
+            return _watching(one).accept(one, args, kwargs)
+
+        gated = gated_plain
+    setattr(gated, TOOL_ATTRIBUTE, one)
+    return gated
+
+
+class _GatedAsync:
+    """The same for an async tool. Nothing of a call happens before it is awaited, so its coroutine is registered with
+    the transaction. A plain function that returns a coroutine could do that, but Python 3.11 would take it for a plain
+    tool, going by `__code__` alone.
+    """
+
+    def __init__(self, one: Tool) -> None:
+        functools.update_wrapper(self, one.fn)
+        self._tool = one
+        self.__code__ = one.fn.__code__
+        self.__defaults__, self.__kwdefaults__ = one.fn.__defaults__, one.fn.__kwdefaults__
+
+    def __repr__(self) -> str:
+        return f"<async tool {self._tool.name} of {self.__module__}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        call = cast("CoroutineType[Any, Any, Any]", self._call(args, kwargs))
+        # the name in Python's warning if it is never awaited
+        call.__name__ = call.__qualname__ = self._tool.name
+        txn = open_transaction()
+        if txn is not None:
+            txn.made(self._tool, call)
+        return call
+
+    async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        answer = _watching(self._tool).accept(self._tool, args, kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def _watching(one: Tool) -> OpenTransaction:
+    txn = current_transaction.get()
+    if txn is None:
+        raise OutsideTransaction(
+            f"{one.name} was called outside a transaction, so it would be neither decided nor recorded; call it "
+            "inside `with transaction(...)` (a new thread starts outside, one of a pool too: inside `with "
+            "txn.parallel():` hand it `contextvars.copy_context().run`)"
+        )
+    return txn

@@ -12,7 +12,7 @@ from countersign.contract.errors import ContractError, PointerError
 from countersign.contract.manifest import require_resource_type, require_tool_name
 from countersign.contract.pointers import pointer_tokens
 from countersign.errors import RegistrationError
-from countersign.tools.signature import Signature, resource_for
+from countersign.tools.signature import Signature
 
 Lane = Literal["staged", "live"]
 FailureMeans = Literal["unknown", "not_done"]
@@ -257,3 +257,12 @@ def first_argument(names_it: str) -> str:
         return pointer_tokens(names_it)[0]
     except PointerError:
         return ""
+
+
+def resource_for(signature: Signature) -> str:
+    """A suggested resource for a tool of this signature: its first argument, or a constant."""
+    if not signature.parameters:
+        return '("System", "const:main")'
+    first = signature.parameters[0]
+    kind = "".join(word.capitalize() for word in first.removesuffix("_id").split("_"))
+    return f'("{kind}", "{first}")'

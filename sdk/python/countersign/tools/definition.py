@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,21 +40,18 @@ class Tool:
         None  # maximum number of calls if its manifest says idempotent; None: the setting applies
     )
 
-    @property
-    def is_async(self) -> bool:
-        """Whether its function must be awaited."""
-        return inspect.iscoroutinefunction(self.fn)
+    is_async: bool = field(init=False)
+    """Whether its function must be awaited."""
+    given_manifest: ToolManifest | None = field(init=False)
+    """The draft of an MCP server's tool, which exists only while a program is connected to the server."""
+    secret: tuple[str, ...] = field(init=False)
+    """Pointers to the arguments that the code declares secret."""
 
-    @property
-    def given_manifest(self) -> ToolManifest | None:
-        """The draft of an MCP server's tool, which exists only while a program is connected to the server."""
-        given: ToolManifest | None = getattr(self.fn, GIVEN_MANIFEST, None)
-        return given
-
-    @property
-    def secret(self) -> tuple[str, ...]:
-        """Pointers to the arguments that the code declares secret."""
-        return tuple(one if one.startswith("/") else pointer_to(one) for one in self.draft.secret)
+    def __post_init__(self) -> None:
+        secret = (one if one.startswith("/") else pointer_to(one) for one in self.draft.secret)
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.fn))
+        object.__setattr__(self, "given_manifest", getattr(self.fn, GIVEN_MANIFEST, None))
+        object.__setattr__(self, "secret", tuple(secret))
 
     def draft_manifest(self) -> ToolManifest:
         """The manifest as the code suggests it, for people to review.

@@ -31,7 +31,7 @@ import httpx2
 import orjson
 
 from countersign.contract.admission import JSON, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.errors import CountersignError, NotDone
 from countersign.http_clients import http_client

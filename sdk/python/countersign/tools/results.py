@@ -1,22 +1,21 @@
-"""Return types and results of tools, refused argument values, and results that are unfinished work.
+"""What a call returns: a placeholder until its transaction commits, then its tool's result.
 
-A result is kept as canonical JSON, typed by the return annotation. A union of text and a type that JSON writes as text
-(a time, a UUID, a `Decimal`) is refused at the declaration. Other results that do not compare equal after a round trip
-have fired all the same; they are reported by their types, never by their values. The refusal of an argument states its
-location and reason, without any of the caller's values.
+A placeholder refers to a call that has not happened yet and is never a fake result. It cannot be used as a value:
+truth, text, comparison, arithmetic and iteration raise `PlaceholderUsed`, because each would let a program continue as
+if the effect had happened. A result's attributes do not exist either (`AttributeError`, so that `hasattr` is correct).
+Only `repr` works, for debuggers and logs. After the commit `.result` is what the tool returned and `.outcome` the
+outcome of the effect; the placeholder itself never becomes the result.
 
-A generator function does nothing until its result is iterated, so it is refused at the declaration. If a call returns
-such an object all the same (from a wrapper), its outcome is unknown. A value may contain itself, or share parts so that
-its JSON would be endless: the walk calls none of its methods and stops at the limits of admission.
+A result is kept as canonical JSON, typed by the return annotation. Results that do not compare equal after a round trip
+have fired all the same; they are reported by their types, never by their values. If a call returns unfinished work (a
+generator, a coroutine), its outcome is unknown. A value may contain itself, or share parts so that its JSON would be
+endless: the walk calls none of its methods and stops at the limits of admission.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
-import types
-import typing
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -24,15 +23,14 @@ from contextlib import AsyncContextDecorator, ContextDecorator, suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from types import AsyncGeneratorType, GeneratorType
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
-from pydantic import BaseModel, PydanticUserError, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from countersign.contract.admission import ARGS_LIMITS, admit, admitted_bytes, load, too_deep, too_many_nodes
-from countersign.contract.errors import AdmissionError
-from countersign.errors import RegistrationError
-from countersign.texts import storable, text_of
+from countersign.contract.admission import ARGS_LIMITS, admitted_bytes, load, too_deep, too_many_nodes
+from countersign.errors import PlaceholderUsed, RegistrationError
+from countersign.tools.annotations import text_like_types
 
 # A field, a type of a union (`list[any]`) or a key that looks like one; other keys may be values of the caller.
 _NAME: Final = re.compile(r"[^\W\d][\w\[\],.| -]{0,63}\Z")
@@ -105,24 +103,6 @@ class UnfinishedError(Exception):
         )
 
 
-def require_runs_when_called(fn: object, tool: str) -> None:
-    """Refuse a generator function, plain or async, also as a method of an object or inside a `partial`.
-
-    Raises:
-        RegistrationError: it is one.
-    """
-    inner: Any = fn
-    while isinstance(inner, functools.partial | staticmethod | classmethod):
-        inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
-    if not inspect.isroutine(inner) and not inspect.isclass(inner):
-        inner = getattr(type(inner), "__call__", inner)  # noqa: B004 - the function, to be looked at
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise RegistrationError(
-            f"{tool!r} is a generator function (it contains `yield`), and calling it runs nothing; return what "
-            "it yields as a list"
-        )
-
-
 def unfinished_error(value: object) -> UnfinishedError | None:
     """The error for a result that is or contains unfinished work; None otherwise. Coroutines that were never started
     are closed, so that Python does not warn about them; nothing of them is run.
@@ -176,7 +156,7 @@ class Result:
     @property
     def text_like_types(self) -> str | None:
         """The first type of a union with text that would be read back as text; None if there is none."""
-        return next(_text_like_types(self._hint), None)
+        return next(text_like_types(self._hint), None)
 
     def dump(self, value: object) -> bytes | None:
         """The result as canonical bytes, or None if it has no JSON form: it raises when inspected, or serialising would
@@ -228,79 +208,6 @@ def _is_spent_by_reading(value: object) -> bool:
     return any(hasattr(type(one), "__next__") for _, one in walk_values(value))
 
 
-def _text_like_types(hint: Any) -> Iterator[str]:
-    """The names of types that form a union with text and are text in JSON."""
-    members = list(_members(hint))
-    if len(members) > 1 and any(member is str for member in members):
-        yield from (
-            _name(member) for member in members if not _is_text(member) and _is_written_as_text(member)
-        )
-    for member in members:
-        for inner in typing.get_args(member) if typing.get_origin(member) is not typing.Literal else ():
-            yield from _text_like_types(inner)
-
-
-def _members(hint: Any) -> Iterator[Any]:
-    """The members of a union, or the type itself, with type aliases resolved."""
-    while (named := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
-        hint = named
-    if typing.get_origin(hint) is Annotated:
-        yield from _members(typing.get_args(hint)[0])
-    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
-        for member in typing.get_args(hint):
-            yield from _members(member)
-    else:
-        yield hint
-
-
-def _is_text(member: Any) -> bool:
-    """Whether it is text, or a type whose JSON text equals the value."""
-    return typing.get_origin(member) is typing.Literal or (
-        isinstance(member, type) and issubclass(member, str)
-    )
-
-
-def _is_written_as_text(member: Any) -> bool:
-    try:
-        schema = TypeAdapter(member).json_schema(mode="serialization")
-    except PydanticUserError:
-        return False
-    return schema.get("type") == "string"
-
-
-def _name(member: Any) -> str:
-    return str(getattr(member, "__name__", member))
-
-
-_UNKNOWN_TYPE: Final = (
-    "Unable to serialize unknown type"  # how a pydantic message begins that names only a type
-)
-
-
-def validation_text(item: Mapping[str, Any]) -> str:
-    """One pydantic error: its location and message."""
-    steps, what = item["loc"], ""
-    if steps[-1:] == ("[key]",):  # of a mapping; the step before is the key itself
-        steps, what = steps[:-2], "a key: "
-    where = "/".join(map(pointer_step, steps))
-    instead = (
-        " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
-    )
-    # for the reader it is an argument, not input
-    message = storable(item["msg"]).replace("Input should be", "it should be")
-    return f"{where}: {what}{message}{instead}"
-
-
-def serialization_error_text(error: Exception) -> str:
-    """Why a value cannot be serialised. The text of an exception from the value's own code is dropped: it may quote the
-    value.
-    """
-    text = text_of(error)
-    if isinstance(error, AdmissionError) or text.startswith(_UNKNOWN_TYPE):
-        return text
-    return f"reading it raised {type(error).__name__}"
-
-
 def is_utf8_text(text: str) -> bool:
     """Whether it can be encoded as UTF-8."""
     try:
@@ -310,16 +217,126 @@ def is_utf8_text(text: str) -> bool:
     return True
 
 
-def bracketed(place: str) -> str:
-    """The location in brackets, if there is one."""
-    return f" (at {place})" if place else ""
+R_co = TypeVar("R_co", covariant=True)
+_WHY_NONE: Final = {
+    "staged": "it was never submitted",
+    "review": "its review is open, and it has not fired",
+    "released": "it was released, and has not fired",
+    "denied": "it was denied",
+    "expired": "there was no vote in time",
+    "withdrawn": "it was withdrawn",
+    "revoked": "its release was revoked",
+    "redeemed": "it was redeemed, and has not fired",
+    "firing": "it is not known whether it happened",
+    "unknown": "it is not known whether it happened",
+    "failed": "it did not happen",
+    "unused": "it was not called",
+    "compensating": "it happened, and its compensation is pending",
+    "compensated": "it happened and was compensated",
+    "compensation_failed": "it happened, and could not be compensated",
+    "relisted": "it was superseded by another list",
+}
+"""By outcome, why there is no result. Any other outcome is shown as it is."""
 
 
-def refused_pointer(value: object) -> str:
-    """A pointer to the innermost value that admission refuses by itself; `""` if only the whole is refused."""
-    for step, child in children_of(value) or ():
-        try:
-            admit(child)
-        except AdmissionError:
-            return f"/{pointer_step(step)}{refused_pointer(child)}"
-    return ""
+class Placeholder(Generic[R_co]):
+    """One staged call. `effect_id` names the effect, `call_key` the logical call."""
+
+    __slots__ = ("_error", "_outcome", "_result", "call_key", "effect_id", "tool")
+
+    def __init__(self, tool: str, effect_id: str, call_key: str) -> None:
+        self.tool = tool
+        self.effect_id = effect_id
+        self.call_key = call_key
+        self._outcome: str | None = None
+        self._result: R_co | None = None
+        self._error: str | None = None
+
+    @property
+    def outcome(self) -> str | None:
+        """`fired`, `failed`, `unknown`, `unused`, `compensated`, ...; None before the commit."""
+        return self._outcome
+
+    @property
+    def error(self) -> str | None:
+        """Why it did not fire, as its tool reported; None if it fired, and before the commit."""
+        return self._error
+
+    @property
+    def result(self) -> R_co:
+        """What the tool returned.
+
+        Raises:
+            PlaceholderUsed: the effect has not fired.
+        """
+        if self._outcome is None:
+            raise PlaceholderUsed(
+                f"{self.tool} has no result: it is staged and happens only when the block commits. Read .result after "
+                "the transaction"
+            )
+        if self._outcome != "fired":
+            state = _WHY_NONE.get(self._outcome, f"it is {self._outcome}")
+            why = f": {self._error}" if self._error else ""
+            raise PlaceholderUsed(f"{self.tool} has no result: {state}{why}")
+        return cast("R_co", self._result)
+
+    def __repr__(self) -> str:
+        return f"<{self.tool} staged as effect {self.effect_id[:12]}, {self._outcome or 'not done yet'}>"
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        if self._outcome == "fired":
+            raise PlaceholderUsed(
+                f"{self.tool} has fired, and this is still its placeholder; write .result to get what it returned"
+            )
+        raise PlaceholderUsed(
+            f"{self.tool} is only staged: it has no result before the transaction commits, and this placeholder "
+            "is not a value. Use .result after the block; put calls that depend on it in a later transaction."
+        )
+
+    # hidden from type checkers: a class with __getattr__ would match every protocol, even a coroutine
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"the placeholder of {self.tool} has no attribute {name!r}: the call is staged, its result exists only "
+                "after the commit, as .result"
+            )
+
+    def __bool__(self) -> bool:  # noqa: PLE0304 - it never returns
+        if self._outcome is None:
+            raise PlaceholderUsed(
+                f"{self.tool} is only staged, and a condition cannot know what it will return. End the block first: "
+                'after it, `.outcome == "fired"` says whether it happened and `.result` what it returned; what depends '
+                "on that belongs in a second transaction"
+            )
+        self._refuse()
+
+    def __str__(self) -> str:  # noqa: PLE0307 - it never returns
+        self._refuse()
+
+    def __format__(self, spec: str) -> str:
+        self._refuse()
+
+    def __eq__(self, other: object) -> bool:
+        self._refuse()
+
+    def __hash__(self) -> int:  # noqa: PLE0309 - it never returns
+        self._refuse()
+
+    # All other ways to use a value. Copying and pickling are refused too: a copy would never be settled.
+    __iter__ = __len__ = __contains__ = __getitem__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __int__ = __float__ = __index__ = __bytes__ = __complex__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = (
+        _refuse
+    )
+    __neg__ = __abs__ = __reduce__ = __copy__ = __deepcopy__ = _refuse
+
+
+def settle(
+    placeholder: Placeholder[Any], outcome: str, result: object = None, error: str | None = None
+) -> None:
+    """Set the outcome of a placeholder. Only the transaction does this."""
+    placeholder._outcome = outcome
+    placeholder._result = result
+    placeholder._error = error

@@ -14,7 +14,6 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import math
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from decimal import Decimal
@@ -28,18 +27,14 @@ from countersign.contract.admission import JSON, admit, admitted_bytes, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import CountersignError, NotStageable, RegistrationError
 from countersign.texts import text_of
-from countersign.tools.placeholder import Placeholder
-from countersign.tools.results import (
-    Result,
+from countersign.tools.annotations import require_named, require_runs_when_called, type_hints
+from countersign.tools.refused_arguments import (
     bracketed,
-    is_utf8_text,
-    pointer_step,
     refused_pointer,
-    require_runs_when_called,
     serialization_error_text,
     validation_text,
-    walk_values,
 )
+from countersign.tools.results import Placeholder, Result, is_utf8_text, pointer_step, walk_values
 
 T = TypeVar("T")
 
@@ -55,9 +50,9 @@ class Signature:
         self.tool = tool
         require_runs_when_called(fn, tool)
         self._signature = inspect.signature(fn)
-        self._hints = _type_hints(fn, tool)
+        self._hints = type_hints(fn, tool)
         for parameter in self._signature.parameters.values():
-            _require_named(parameter, tool)
+            require_named(parameter, tool)
         self.result: Final = Result(self._hints.get("return", Any), tool)
 
     @property
@@ -286,41 +281,6 @@ class Signature:
             )
 
 
-def resource_for(signature: Signature) -> str:
-    """A suggested resource for a tool of this signature: its first argument, or a constant."""
-    if not signature.parameters:
-        return '("System", "const:main")'
-    first = signature.parameters[0]
-    kind = "".join(word.capitalize() for word in first.removesuffix("_id").split("_"))
-    return f'("{kind}", "{first}")'
-
-
-def _type_hints(fn: Callable[..., object], tool: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(fn, include_extras=True)
-    except NameError as error:
-        raise RegistrationError(
-            f"the annotations of tool {tool!r} cannot be read ({error}); define the types it names at module level"
-        ) from error
-    except TypeError as error:  # a `partial`, or an object with `__call__`
-        raise RegistrationError(
-            f"tool {tool!r} is a {type(fn).__name__}, whose annotations cannot be read; write a function or a class"
-        ) from error
-
-
-def _require_named(parameter: inspect.Parameter, tool: str) -> None:
-    if parameter.name in {"self", "cls"}:
-        raise RegistrationError(
-            f"tool {tool!r} is a method: {parameter.name!r} cannot be written down for people to approve; write a "
-            f"plain function at module level with @tool({tool!r}), and let it find its object by an id it takes"
-        )
-    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise RegistrationError(
-            f"tool {tool!r} takes {str(parameter)!r}; every argument needs a name of its own, so that people can read "
-            "what they approve (no *args, **kwargs or positional-only arguments)"
-        )
-
-
 def _children(value: object) -> list[object]:
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
@@ -359,7 +319,7 @@ def _leaves(given: object, typed: object, place: str = "") -> Iterator[tuple[str
         yield place, given, typed
 
 
-def _is_written(number: float, text: str) -> bool:
+def _is_written(number: object, text: str) -> bool:
     for read in (int, float):  # a float lacks the last digits of a large integer
         with suppress(ValueError):
             if read(text) == number:

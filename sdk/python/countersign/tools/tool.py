@@ -14,23 +14,21 @@ Within one transaction equal calls are the same call, unless `repeat` is set. Th
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from types import CoroutineType
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from countersign.adapters.protocol import LiveAdapter
 from countersign.adapters.reads import READS
-from countersign.contract import names
-from countersign.contract.admission import load
 from countersign.contract.manifest import READ_GROUP
-from countersign.errors import OutsideTransaction, RegistrationError
+from countersign.errors import RegistrationError
 from countersign.tools.class_tools import compensation_of, methods_of, probe_of
-from countersign.tools.context import OpenTransaction, current_transaction, open_transaction
+from countersign.tools.context import (
+    TOOL_ATTRIBUTE,
+    gate,
+)
 from countersign.tools.declaration import (
     FailureMeans,
     Lane,
@@ -39,14 +37,13 @@ from countersign.tools.declaration import (
     require_valid_lane,
 )
 from countersign.tools.definition import Probe, Tool
-from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.results import Placeholder
 from countersign.tools.signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-_ATTRIBUTE: Final = "__countersign_tool__"
 
 
 class _Class(Protocol[P, R_co]):
@@ -187,8 +184,11 @@ def tool(
                 companions.append(replace(made(undo, back, given), tries=None))
         one = made(fn, called, options)
         (registry or default_registry).add(one, *companions)
-        gated = _gate(one)
-        gated.__name__, gated.__qualname__ = written.__name__, written.__qualname__  # of a class, not of its method
+        gated = gate(one)
+        gated.__name__, gated.__qualname__ = (
+            written.__name__,
+            written.__qualname__,
+        )  # of a class, not of its method
         return gated
 
     return decorate
@@ -228,109 +228,7 @@ def tool_of(fn: Callable[..., Any]) -> Tool:
     Raises:
         RegistrationError: the function is not decorated with `@tool`.
     """
-    found = getattr(fn, _ATTRIBUTE, None)
+    found = getattr(fn, TOOL_ATTRIBUTE, None)
     if not isinstance(found, Tool):
         raise RegistrationError(f"{fn!r} is not a tool; decorate it with @tool")
     return found
-
-
-def _gate(one: Tool) -> Callable[..., Any]:
-    """The function callers get: it stages the call or runs it live in the open transaction, or refuses."""
-    gated: Callable[..., Any]
-    if one.is_async:
-        gated = _GatedAsync(one)
-    else:
-
-        @functools.wraps(one.fn)
-        def gated_plain(*args: Any, **kwargs: Any) -> Any:
-            return _watching(one).accept(one, args, kwargs)
-
-        gated = gated_plain
-    setattr(gated, _ATTRIBUTE, one)
-    return gated
-
-
-class _GatedAsync:
-    """The same for an async tool. Nothing of a call happens before it is awaited, so its coroutine is registered with
-    the transaction. A plain function that returns a coroutine could do that, but Python 3.11 would take it for a plain
-    tool, going by `__code__` alone.
-    """
-
-    def __init__(self, one: Tool) -> None:
-        functools.update_wrapper(self, one.fn)
-        self._tool = one
-        self.__code__ = one.fn.__code__
-        self.__defaults__, self.__kwdefaults__ = one.fn.__defaults__, one.fn.__kwdefaults__
-
-    def __repr__(self) -> str:
-        return f"<async tool {self._tool.name} of {self.__module__}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        call = cast("CoroutineType[Any, Any, Any]", self._call(args, kwargs))
-        # the name in Python's warning if it is never awaited
-        call.__name__ = call.__qualname__ = self._tool.name
-        txn = open_transaction()
-        if txn is not None:
-            txn.made(self._tool, call)
-        return call
-
-    async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        answer = _watching(self._tool).accept(self._tool, args, kwargs)
-        return await answer if inspect.isawaitable(answer) else answer
-
-
-def _watching(one: Tool) -> OpenTransaction:
-    txn = current_transaction.get()
-    if txn is None:
-        raise OutsideTransaction(
-            f"{one.name} was called outside a transaction, so it would be neither decided nor recorded; call it "
-            "inside `with transaction(...)` (a new thread starts outside, one of a pool too: inside `with "
-            "txn.parallel():` hand it `contextvars.copy_context().run`)"
-        )
-    return txn
-
-
-class CallNames:
-    """The calls of one transaction so far."""
-
-    def __init__(self, agent: str, run_key: str) -> None:
-        self._agent = agent
-        self._run_key = run_key
-        self._first: dict[tuple[str, bytes], Placeholder[Any]] = {}
-        self._times: Counter[tuple[str, bytes]] = Counter()
-        self._free: dict[tuple[str, bytes], set[int]] = {}  # of live calls that were refused
-
-    def known(self, tool: Tool, raw: bytes, *, repeating: bool) -> Placeholder[Any] | None:
-        """The placeholder of an equal call, unless this one is a repeat."""
-        return None if tool.repeat or repeating else self._first.get((tool.name, raw))
-
-    def next(self, tool: Tool, raw: bytes) -> tuple[int, str]:
-        """`n` and the call key of the next call with these bytes."""
-        free = self._free.get((tool.name, raw))
-        n = min(free) if free else self._times[(tool.name, raw)]
-        key = names.call_key(agent=self._agent, run_key=self._run_key, tool=tool.name, args=load(raw), n=n)
-        return n, key
-
-    def staged(self, tool: Tool, raw: bytes, placeholder: Placeholder[Any]) -> None:
-        """Register a staged call."""
-        self._first.setdefault((tool.name, raw), placeholder)
-        self.ran(tool, raw)
-
-    def refused(self, tool: Tool, raw: bytes, n: int) -> None:
-        """A live call did not run, so the next one reuses its `n`."""
-        self._free.setdefault((tool.name, raw), set()).add(n)
-
-    def copy(self) -> CallNames:
-        """A copy to restore when what follows is rolled back."""
-        other = CallNames(self._agent, self._run_key)
-        other._first, other._times = dict(self._first), self._times.copy()
-        other._free = {call: set(free) for call, free in self._free.items()}
-        return other
-
-    def ran(self, tool: Tool, raw: bytes) -> None:
-        """Count a call."""
-        free = self._free.get((tool.name, raw))
-        if free:
-            free.remove(min(free))
-            return
-        self._times[(tool.name, raw)] += 1

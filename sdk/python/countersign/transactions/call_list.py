@@ -1,4 +1,4 @@
-"""The calls of one run, in the journal and in order, and what an earlier run under the same key left.
+"""The calls of one run, in the journal and in order.
 
 A list in the journal only grows. If a nested transaction is rolled back, or calls of several tasks are sorted, the run
 begins another list with the remaining calls. A live call that raised is included as undone. A step without staged calls
@@ -10,42 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from countersign.commit.plan import Plan, StagedCall, plan_from_journal
-from countersign.commit.reconciliation import adopt_redemption, fetch_transaction
-from countersign.contract import names
+from countersign.commit.plan import StagedCall
+from countersign.contract import digests
 from countersign.errors import (
-    AlreadyRedeemed,
     CountersignError,
     JournalError,
-    LiveCommitFailed,
-    OutcomeUnknown,
-    ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow, TransactionRecord
-from countersign.journal.queries import LIVE_LANE, STAGED_LANE
-from countersign.journal.states import OPEN_TXN
-from countersign.live.sessions import AdapterCommitError
-from countersign.live.work import LiveWork
-from countersign.recovery.prior_run import settle_live_only
-from countersign.recovery.roll_forward import RollForward
+from countersign.journal import Journal, Lease, LocalState, StagedRow
+from countersign.journal.records import LIVE_LANE, STAGED_LANE
 from countersign.runtime import Engine
-from countersign.texts import add_note
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder, settle
+from countersign.tools.results import Placeholder, settle
+from countersign.transactions.earlier_run import LiveKeys
 
 log: Final = logging.getLogger("countersign")
 
 _MAX_RETURNED: Final = 4 * 1024 * 1024  # bytes of one run: a loop over a table must not fill the journal
-
-
-class LiveKeys(NamedTuple):
-    """The call keys of the live effects of one run: those in effect so far, and those that raised."""
-
-    stand: tuple[str, ...]
-    raised: tuple[str, ...]
 
 
 class CallList:
@@ -103,7 +86,7 @@ class CallList:
 
     def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> StagedRow:
         """Journal one live effect before it runs."""
-        effect_id = names.effect_id(txn=self._lease.txn, call_key=call_key)
+        effect_id = digests.effect_id(txn=self._lease.txn, call_key=call_key)
         row = StagedRow(effect_id, call_key, tool.name, raw, LIVE_LANE, self._live_seq + 1, secret)
         self._journal.transactions.stage(self._lease, self.staging, row)
         self._live_seq += 1
@@ -229,117 +212,6 @@ def _staged_row(call: StagedCall, seq: int) -> StagedRow:
     )
 
 
-_NOTHING: Final = "its block asked for nothing"
-# maybe submitted, without a recorded response
-_MAYBE_ASKED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.STOPPED})
-_ASKED: Final = frozenset({LocalTxn.REVIEW, LocalTxn.READY}) | _MAYBE_ASKED
-
-
-def require_same_live_calls(journal: Journal, earlier: TransactionRecord, plan: Plan, ran: LiveKeys) -> None:
-    """The key was used by live work alone, so this step has been done, like after a redemption. Calls that raise now
-    may have succeeded then: a row that exists is not inserted twice.
-
-    Raises:
-        AlreadyRedeemed: other live work was committed, or its outcome is unknown.
-    """
-    done = {row.call_key for row in journal.transactions.live(earlier)}
-    same = not plan.calls and {*ran.stand} <= done <= {*ran.stand, *ran.raised}
-    if not (earlier.landed and same):
-        why = "another list of calls was committed" if earlier.landed else earlier.note or ""
-        raise AlreadyRedeemed(plan.run_key, plan.txn, earlier.state.value, why, finished=earlier.landed)
-
-
-def require_live_work_kept(journal: Journal, plan: Plan, ran: LiveKeys) -> None:
-    """The key was redeemed and succeeded: this run's live work must be part of what was kept. It may be less:
-    existing work need not be done again.
-
-    Raises:
-        AlreadyRedeemed: this run did other live work, which was not kept.
-    """
-    record = journal.transactions.require(plan.txn)
-    kept = {row.call_key for row in journal.transactions.live(record) if row.state is LocalState.KEPT}
-    if not {*ran.stand} <= kept:
-        why = "other live work was committed with it, and that of this run was undone"
-        raise AlreadyRedeemed(plan.run_key, plan.txn, record.state.value, why)
-
-
-async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
-    """Withdraw the submission of an earlier run, so that it is neither reviewed nor fired.
-
-    Raises:
-        ServiceRefused, ServiceUnavailable: the service did not withdraw it.
-    """
-    if earlier.state not in _ASKED:
-        return
-    try:
-        await engine.service.withdraw(earlier.txn, "its rerun staged nothing")
-    except ServiceRefused as refused:
-        never_arrived = earlier.state in _MAYBE_ASKED and refused.is_not_found
-        if not never_arrived:
-            raise
-
-
-def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan, attempt_id: str) -> None:
-    """Commit the live adapters and record that their work is kept, if there is any.
-
-    Raises:
-        IsolationConflict: another writer changed what they read.
-        LeaseLost: another process has taken over and may have undone it.
-        LiveCommitFailed: an adapter could not commit; names those that had.
-        OutcomeUnknown: an adapter does not know whether it committed.
-    """
-    if not plan.live:
-        journal.transactions.end(lease, LocalTxn.ENDED, _NOTHING)
-        return
-    live.verify_isolation()
-    live.prepare(attempt_id)
-    journal.leases.renew(lease)  # before it was prepared, recovery could not know that it was to be committed
-
-    def kept() -> None:
-        journal.transactions.end_live(lease, plan.staging, LocalState.KEPT)
-        journal.transactions.end(lease, LocalTxn.SETTLED)
-
-    try:
-        live.commit(attempt_id, kept)
-    except AdapterCommitError as failed:
-        if failed.unknown:
-            journal.transactions.end(lease, LocalTxn.UNSETTLED, failed.unknown)
-            raise OutcomeUnknown(plan.run_key, plan.txn, [], {}, failed.unknown) from failed.__cause__
-        state = LocalTxn.UNSETTLED if failed.committed else LocalTxn.ENDED
-        journal.transactions.end(lease, state, str(failed))
-        raise LiveCommitFailed(
-            plan.run_key, plan.txn, failed.adapter, str(failed), {}, committed=failed.committed
-        ) from failed.__cause__
-
-
-_HOW_ON: Final = {
-    LocalTxn.STOPPED: "nothing more of it is begun until the same block runs again under this key; "
-    "`countersign resume --tools MODULE` takes back what fired",
-    LocalTxn.UNSETTLED: "`countersign resume --tools MODULE`, or the same block under this key, looks again",
-}
-_GOES_ON: Final = "`countersign resume --tools MODULE`, or the same block under this key, goes on with it"
-
-
-def add_state_notes(interrupt: BaseException, journal: Journal, txns: Sequence[str], key: str) -> None:
-    """Add a note with the transaction's state to the exception that interrupted a commit. Without a readable journal
-    no note is added.
-    """
-    for txn in txns:
-        try:
-            record = journal.transactions.require(txn)
-            add_note(interrupt, f"transaction {key!r}: {_state_note(journal, record)}")
-        except JournalError:
-            continue
-
-
-def _state_note(journal: Journal, record: TransactionRecord) -> str:
-    rows = journal.transactions.effects(record)
-    calls = ", ".join(f"{row.label} {row.state.value}" for row in rows)
-    state = record.display_state
-    text = f"{state}{f' ({calls})' if calls else ''}"
-    return f"{text}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else text
-
-
 @contextmanager
 def log_cleanup_errors(txn: str) -> Iterator[None]:
     """Log a journal error during cleanup: it must not hide the transaction's own result."""
@@ -347,53 +219,3 @@ def log_cleanup_errors(txn: str) -> Iterator[None]:
         yield
     except JournalError as error:
         log.warning("transaction %s could not be cleaned up in the journal: %s", txn[:12], error)
-
-
-_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
-
-
-async def load_prior_record(engine: Engine, lease: Lease) -> TransactionRecord:
-    """The record of earlier runs. A redemption whose answer was lost is detected now, before its list is replaced."""
-    record = engine.journal.transactions.require(lease.txn)
-    if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
-        return record
-    view = await fetch_transaction(engine, lease.txn, record.run_key)
-    before = plan_from_journal(record, engine.journal, engine.registry)
-    if view is not None:
-        await adopt_redemption(engine, lease, before, view)
-    elif before.live and not before.calls:
-        settle_live_only(engine, lease, before)
-    return engine.journal.transactions.require(lease.txn)
-
-
-async def finish_prior_run(
-    engine: Engine, lease: Lease, earlier: TransactionRecord, plan: Plan, live: LiveWork
-) -> Plan:
-    """The key was redeemed before: finish that transaction and return its list. A changed manifest does not make it
-    another step of the same calls; unfinished effects use the manifest people agreed to, and the service evaluates
-    the current one whenever it extends the fire window. `live` is this run's.
-
-    Raises:
-        AlreadyRedeemed: other calls were committed.
-        CountersignError: it did not succeed, as `RollForward` reports.
-    """
-    before = plan_from_journal(earlier, engine.journal, engine.registry)
-    unfinished = earlier.state in OPEN_TXN
-    if before.call_keys != plan.call_keys:
-        why = "another list of calls was committed"
-        if plan.live:
-            why += "; live tools ran again on that run's results, so their answers are current"
-        raise AlreadyRedeemed(plan.run_key, lease.txn, earlier.state.value, why, finished=not unfinished)
-    if not unfinished:
-        live.undo()
-        return before
-    for name in before.tools_changed_in(plan):
-        log.warning(
-            "the manifest of %s has changed since transaction %r was committed; it continues with the former one",
-            *(name, plan.run_key),
-        )
-    live.rerun = plan.staging
-    engine.journal.transactions.note_returned(lease, plan.staging, plan.returned)
-    engine.journal.transactions.continue_stopped(lease)  # running it again under its key continues it
-    await RollForward(engine, lease, before, live).run()
-    return before

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from countersign.commit.review import CommitOptions, OnQuestion, QuestionResponder, require_utf8
 from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
-from countersign.errors.reasons import Proposal
-from countersign.live.isolation import ABORT, Abort, Serialize, require_isolation
+from countersign.errors.pending import Proposal
+from countersign.live.isolation import ABORT, Abort, Retry, Serialize
 from countersign.tools.context import open_transaction, require_not_importing
 from countersign.transactions.transaction import Transaction
 
@@ -117,7 +117,7 @@ def transaction(
             function, or `isolation` is not one for a block.
         SettingsError: no runtime was given and the environment describes none.
     """
-    from countersign.runtime import default_runtime
+    from countersign.process_runtime import default_runtime
 
     require_not_importing()
     named = f"{UNNAMED}{secrets.token_urlsafe(_KEY_BYTES)}" if key is None else require_key(key)
@@ -144,3 +144,21 @@ def transaction(
         rehearsal=rehearsal,
         isolation=isolation,
     )
+
+
+def require_isolation(isolation: object, *, reruns: bool) -> None:
+    """Refuse an invalid policy, or one that is not allowed here.
+
+    Raises:
+        MisuseError: naming what to write.
+    """
+    if not isinstance(isolation, Abort | Retry | Serialize):
+        raise MisuseError(
+            f"isolation={isolation!r} is not a policy; write isolation=Abort(), Retry(attempts=3) or "
+            "Serialize(timeout_seconds=30)"
+        )
+    if isinstance(isolation, Retry) and not reruns:
+        raise MisuseError(
+            "a `with` block cannot be run again by the transaction it belongs to; put the body into a function and "
+            f"write run_transaction(step, key=..., isolation=Retry(attempts={isolation.attempts}))"
+        )

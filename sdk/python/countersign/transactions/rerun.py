@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
+from countersign.async_executor import AsyncExecutor
 from countersign.commit.plan import StagedCall
 from countersign.commit.review import (
     CommitOptions,
@@ -24,7 +25,7 @@ from countersign.commit.review import (
     review_pending_error,
     wait_for_review,
 )
-from countersign.concurrency import AsyncExecutor, Executor, run_sync
+from countersign.concurrency import Executor, run_sync
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
@@ -39,12 +40,13 @@ from countersign.errors import (
     ServiceUnavailable,
     TransactionBusy,
 )
-from countersign.errors.reasons import Proposal
+from countersign.errors.pending import Proposal
 from countersign.errors.tracebacks import shorten_traceback
-from countersign.live.isolation import ABORT, ConflictRetries, Isolation, require_isolation
-from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.live.isolation import ABORT, ConflictRetries, Isolation
+from countersign.process_runtime import default_runtime
+from countersign.runtime import Engine, Runtime
 from countersign.tools.context import require_not_importing
-from countersign.transactions.opening import build_claimed, require_key, require_wait
+from countersign.transactions.opening import build_claimed, require_isolation, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:

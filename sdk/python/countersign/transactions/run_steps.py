@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Unpack
 
-from countersign.runtime import default_runtime
-from countersign.tools.placeholder import Placeholder
+from countersign.process_runtime import default_runtime
 from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.results import Placeholder
 from countersign.transactions.rerun import RunOptions, run_transaction
 from countersign.transactions.schedule import Schedule, Steps
 from countersign.transactions.transaction import Transaction

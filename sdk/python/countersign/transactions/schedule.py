@@ -24,8 +24,8 @@ from countersign.contract.errors import ContractError
 from countersign.contract.pointers import resolve_pointer
 from countersign.errors import MisuseError, NotStageable
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry
+from countersign.tools.results import Placeholder
 from countersign.transactions.intake import MAX_EFFECTS
 from countersign.transactions.transaction import Transaction
 

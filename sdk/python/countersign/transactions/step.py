@@ -1,4 +1,4 @@
-"""One journaled transaction being staged and committed: lease, list, placeholders and live sessions.
+"""One journaled transaction being staged and committed: lease, list and placeholders.
 
 `transaction()` has one of these; with independent=True, one for every staged effect. Rules: a call is journaled before
 its placeholder is returned; a redeemed transaction is never submitted again, its results come from the journal; an
@@ -7,40 +7,33 @@ error before the redemption leaves live effects undone and the lease free.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from countersign import tracing
-from countersign.adapters.protocol import LiveCall
-from countersign.commit.attempt import describe_block_error
 from countersign.commit.commit import Commit
+from countersign.commit.live_commit import commit_live_only
 from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_resumable
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import CommitOptions
-from countersign.concurrency import run_sync
-from countersign.contract import names
-from countersign.contract.wire import Claimed
+from countersign.commit.tool_errors import describe_block_error
+from countersign.contract import digests
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
-from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow
-from countersign.live.calls import ALL_LOST, LiveCallRequest, LiveEffectRun, require_released
-from countersign.live.isolation import Serialize, lock_resources
+from countersign.journal import Journal, Lease, LocalState, LocalTxn
 from countersign.live.work import LiveWork, undo_orphaned_sessions
 from countersign.recovery.roll_forward import journaled_results
 from countersign.runtime import Engine
 from countersign.texts import text_of
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder
-from countersign.transactions.call_list import (
-    CallList,
-    commit_live_only,
+from countersign.tools.results import Placeholder
+from countersign.transactions.call_list import CallList, log_cleanup_errors
+from countersign.transactions.earlier_run import (
     finish_prior_run,
-    load_prior_record,
-    log_cleanup_errors,
+    look_up_redemption,
     require_live_work_kept,
     require_same_live_calls,
     withdraw_earlier,
@@ -66,14 +59,14 @@ class Step:
         self._independent = independent
         self._pid = os.getpid()
         self._list = CallList(journal, lease)
-        self._live = LiveWork(lease.txn)
+        self._live: LiveWork | None = None  # begun by the first live effect
         self._in_force = False  # the list was frozen, or an earlier run's was found redeemed
         self._ended = False
 
     @classmethod
     async def open(
         cls, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
-    ) -> Step:
+    ) -> Self:
         """Acquire the transaction's lease. A second run of the same key waits briefly for the first.
 
         Raises:
@@ -99,11 +92,6 @@ class Step:
         """The staged calls, in order."""
         return self._list.calls
 
-    @property
-    def ran(self) -> tuple[StagedRow, ...]:
-        """The live effects in effect so far, in order."""
-        return self._list.ran
-
     def stage(
         self,
         tool: Tool,
@@ -116,103 +104,8 @@ class Step:
         """Journal one call and return its placeholder. `secret`: pointers to secret arguments, None if not known
         yet.
         """
-        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
+        effect_id = digests.effect_id(txn=self.txn, call_key=call_key)
         return self._list.stage(StagedCall(tool, raw, n, call_key, effect_id, group, secret))
-
-    def end_block(self, start: int, calls: Sequence[StagedCall] | None) -> None:
-        """A parallel block has ended; its calls from `start` on take this order, if one is given."""
-        self._live.end_block()
-        if calls is None:
-            return
-        try:
-            self._list.order(start, calls)
-        except JournalError as error:
-            self._live.mark_lost(str(error))
-
-    async def serialize(self, engine: Engine, policy: Serialize) -> None:
-        """Wait until the resources are locked for this transaction.
-
-        Raises:
-            ResourceBusy: another transaction holds one for too long; this step has ended then.
-        """
-        try:
-            self._live.claimed = await lock_resources(engine, self._lease, policy)
-        except BaseException as error:
-            self.abort(f"{type(error).__name__} before it began")
-            raise
-
-    async def require_released(self, engine: Engine, call: LiveCallRequest, claimed: Claimed | None) -> None:
-        """Evaluate the policy for a live call that requires it, before anything is journaled or run.
-
-        Raises:
-            Stopped, WorldError: it may not run (live/calls.py).
-        """
-        await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=True)
-
-    def begin_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Callable[[], Any]:
-        """Journal one live effect and return the function that runs it."""
-        if tool.adapter is None:
-            raise AssertionError("registration refuses a live tool without an adapter")
-        args = tool.signature.retype(raw)
-        row = self._list.run(tool, raw, call_key, secret)
-        if secret:
-            self._live.mark_secret(tool)
-        call, running = LiveCall(tool.name, args, row.effect_id), LiveEffectRun(row, tool.adapter.name)
-        return functools.partial(
-            running.run,
-            functools.partial(self._run_live, tool, call),
-            functools.partial(self._record_undone, tool),
-            functools.partial(self._list.keep, row, tool),
-            awaited=tool.is_async,
-        )
-
-    def _run_live(self, tool: Tool, call: LiveCall) -> Any:
-        return self._live.run(tool, call)
-
-    def _record_undone(self, tool: Tool, rows: Sequence[StagedRow], error: BaseException) -> None:
-        """Record rolled-back live effects. If that fails, the transaction must not commit: they would count as kept."""
-        if self._pid != os.getpid():
-            return  # a fork inside the effect: its rows belong to the parent
-        why = f"{tool.name} raised {describe_block_error(error, has_secrets=self._list.live_has_secrets)}"
-        try:
-            self._list.drop_undone(rows, why)
-        except BaseException as error:
-            self._live.mark_lost(
-                f"{why}, and that could not be journaled: {text_of(error) or type(error).__name__}"
-            )
-            if not isinstance(error, Exception):
-                raise
-
-    @contextmanager
-    def savepoint(self, engine: Engine) -> Iterator[None]:
-        """A block that is rolled back if it raises. The journal keeps the calls it made; `engine` reads the
-        manifests, blocking, to find their secrets.
-
-        Raises:
-            NotStageable: an adapter has no savepoints, or a live effect is running.
-            SavepointLost, SessionLost: a live effect could not be rolled back alone.
-        """
-        staged, live = len(self._list.calls), self._list.live
-        try:
-            with self._live.savepoint():
-                yield
-        except ALL_LOST:
-            raise  # the state is unknown, so nothing is recorded before all of it is undone
-        except BaseException as error:
-            if self._pid == os.getpid():
-                self._roll_back(engine, staged, live, error)
-            raise
-
-    def _roll_back(self, engine: Engine, staged: int, live: int, raised: BaseException) -> None:
-        """Remove the block's calls from the list. If the journal fails, the transaction must not commit."""
-        try:
-            try:
-                run_sync(self.learn_secrets(engine))
-            finally:
-                self._list.roll_back(staged, live, f"the inner block raised {self._described(raised)}")
-        except BaseException as error:
-            self._live.mark_lost(text_of(error) or type(error).__name__)
-            raise
 
     @property
     def has_secrets(self) -> bool:
@@ -225,7 +118,8 @@ class Step:
 
     def undo_live(self) -> None:
         """Undo the live effects, before anything else is waited for."""
-        self._live.undo()
+        if self._live is not None:
+            self._live.undo()
 
     def abort(self, note: str) -> None:
         """Roll everything back and release the lease."""
@@ -252,7 +146,7 @@ class Step:
         """Commit the staged calls and set the placeholders.
 
         Raises:
-            CountersignError: as in commit/commit.py and commit/finalizer.py; placeholders then hold what is known.
+            CountersignError: as in commit/commit.py and commit/failure.py; placeholders then hold what is known.
         """
         why: str | None = None
         with tracing.span("countersign transaction", txn=self.txn, effects=len(self._list.calls)) as tell:
@@ -285,15 +179,12 @@ class Step:
         return self._journal.transactions.require(self.txn).state
 
     async def _commit(self, engine: Engine, terms: CommitOptions) -> dict[str, object]:
-        self._live.end_block()
-        self._live.require_whole()
-        if not self._list.live:
-            self._live.undo()  # effects that raised were rolled back, so an empty session decides nothing
-        if self._live.claimed and not self._live:
-            # so that no other transaction waits for it while people decide
-            self._journal.resource_locks.drop(self._lease)
+        if self._live is not None:
+            self._end_live(self._live)
         plan = await self._plan(engine)
-        earlier = await load_prior_record(engine, self._lease)
+        earlier = self._journal.transactions.require(self.txn)
+        if earlier.staging is not None and not earlier.redeemed and earlier.state in _MAYBE_REDEEMED:
+            earlier = await look_up_redemption(engine, self._lease, earlier)
         if earlier.redeemed:
             self._in_force = True
             in_force = await finish_prior_run(engine, self._lease, earlier, plan, self._live)
@@ -304,10 +195,10 @@ class Step:
         if earlier.landed or earlier.state is LocalTxn.UNSETTLED:
             self._in_force = True
             require_same_live_calls(self._journal, earlier, plan, self._list.live_call_keys)
-            self._live.undo()
+            self.undo_live()
             self.replayed = True
             return {}
-        if not self._list.is_first:
+        if not self._list.is_first and self._journal.transactions.live_tools(self.txn):
             undo_orphaned_sessions(engine, self.txn)  # sessions of dead runs; this run's own are not touched
         attempt_id = self._journal.transactions.freeze(
             self._lease,
@@ -328,6 +219,15 @@ class Step:
         await flush_outbox(engine)  # earlier outcomes are reported before a new submission
         plan = replace(plan, attempt_id=attempt_id)
         return await Commit(engine, self._lease, plan, self._live, terms).run()
+
+    def _end_live(self, live: LiveWork) -> None:
+        live.end_block()
+        live.require_whole()
+        if not self._list.live:
+            live.undo()  # effects that raised were rolled back, so an empty session decides nothing
+        if live.claimed and not live:
+            # so that no other transaction waits for it while people decide
+            self._journal.resource_locks.drop(self._lease)
 
     async def _plan(self, engine: Engine) -> Plan:
         """The frozen list."""
@@ -362,7 +262,7 @@ class Step:
         with self._ending(), self._undone_live(), log_cleanup_errors(self.txn):
             try:
                 with self._journal.database.unit(durable=False):
-                    if not self._live.may_stand:
+                    if self._live is not None and not self._live.may_stand:
                         transactions.end_live(self._lease, self._list.staging, LocalState.UNDONE)
                     if why is not None:
                         transactions.explain(self._lease, why)
@@ -386,7 +286,7 @@ class Step:
     def _undone_live(self) -> Iterator[None]:
         """Undo the live effects first. What could not be undone stays `live` in the journal, for recovery."""
         try:
-            self._live.undo()
+            self.undo_live()
         except BaseException:
             with log_cleanup_errors(self.txn):
                 self._journal.leases.release(self._lease)
@@ -396,3 +296,6 @@ class Step:
     def _forget(self, note: str) -> None:
         with log_cleanup_errors(self.txn):
             self._journal.transactions.abort(self._lease, self._list.staging, note, self._list.rows)
+
+
+_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})

@@ -12,31 +12,31 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from countersign.commit.review import CommitOptions
 from countersign.concurrency import Executor, SyncExecutor, run_sync
-from countersign.contract import names
+from countersign.contract import digests
 from countersign.errors import (
     CountersignError,
     IndependentFailures,
-    IsolationConflict,
-    JournalError,
     MisuseError,
     OutsideTransaction,
 )
 from countersign.errors.tracebacks import shorten_traceback
 from countersign.journal.states import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
-from countersign.texts import add_note
 from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
-from countersign.tools.placeholder import Placeholder
-from countersign.transactions.call_list import add_state_notes
+from countersign.tools.results import Placeholder
+from countersign.transactions import blocks
+from countersign.transactions.independent import commit_each
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.step import Step
+from countersign.transactions.live_intake import run_live
+from countersign.transactions.live_step import LiveStep
+from countersign.transactions.state_notes import add_prior_run_note, add_state_notes
 
 if TYPE_CHECKING:
     from countersign.commit.plan import StagedCall
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
     from countersign.simulation.offline import Simulation
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
-_EARLIER: Final = (
-    "transaction {!r}: an earlier run of this key was redeemed or kept, and is {}. Live tools ran again on that "
-    "run's results, and this run's work was undone. `countersign journal show` shows that run: do not request "
-    "its calls under another key because of this error."
-)
 
 
 class Transaction:
@@ -73,7 +68,7 @@ class Transaction:
         self._runtime = runtime
         self._isolation = isolation
         self._rehearsal = rehearsal
-        self._open_step: OpenStep = Step.open if rehearsal is None else rehearsal.open
+        self._open_step: OpenStep = LiveStep.open if rehearsal is None else rehearsal.open
         self._terms = terms or CommitOptions()
         self._independent = independent
         self._guard = guard
@@ -89,7 +84,7 @@ class Transaction:
     @property
     def txn(self) -> str:
         """The transaction's id: the digest of agent and key."""
-        return names.txn_id(agent=self._runtime.settings.agent, run_key=self.key)
+        return digests.txn_id(agent=self._runtime.settings.agent, run_key=self.key)
 
     @property
     def ledger(self) -> Ledger:
@@ -148,7 +143,7 @@ class Transaction:
         """A block in which an equal call counts as another call: in this code, or in a task or thread started
         inside.
         """
-        return self._entered().repeat()
+        return blocks.repeat(self._entered())
 
     def parallel(self) -> AbstractContextManager[None]:
         """A block in which tasks and threads started inside may call tools too. Its staged calls fire concurrently, and
@@ -161,7 +156,7 @@ class Transaction:
             OutsideTransaction: not where the transaction was opened.
             MisuseError: it is inside another one, or the transaction is independent.
         """
-        return self._entered().parallel()
+        return blocks.parallel(self._entered())
 
     # --------------------------------------------------------------------------------------- enter and leave
 
@@ -246,7 +241,7 @@ class Transaction:
                 "`with transaction():`, without key or anything else, for a block that can be rolled back alone, or "
                 "close the outer one first"
             )
-        self._inner.enter_context(outer._entered().savepoint())
+        self._inner.enter_context(blocks.savepoint(outer._entered()))
         self.key, self._intake, self._phase = outer.key, outer._intake, _OPEN
 
     async def _exit(self, error: BaseException | None) -> None:
@@ -275,18 +270,19 @@ class Transaction:
             self._leave_to_parent(error)
             return
         if error is not None:
-            await intake.fail(error)
-            self._note_prior_run(error)
+            await blocks.fail(intake, error)
+            if self._engine is not None:
+                add_prior_run_note(error, self._engine.journal, self.txn, self.key)
             return
         try:
             self._require_awaited(forgotten)
             if self._guard is not None:
                 self._guard([call for step in intake.steps for call in step.calls])
         except BaseException as differs:
-            await intake.fail(differs)
+            await blocks.fail(intake, differs)
             raise
         if self._independent:
-            await self._commit_each()
+            await commit_each(self._steps(), self._commit)
         else:
             await self._commit(intake.steps[0])
 
@@ -315,44 +311,11 @@ class Transaction:
             txns = [step.txn for step in self._steps()]
             add_state_notes(interrupt, self._engine.journal, txns, self.key)
 
-    def _note_prior_run(self, error: BaseException) -> None:
-        """Note that an earlier run of the key may have done what this run could not."""
-        if self._engine is None or not isinstance(error, Exception):
-            return
-        with suppress(JournalError):
-            record = self._engine.journal.transactions.get(self.txn)
-            if record is None or not (record.redeemed or record.landed):
-                return
-            if isinstance(error, IsolationConflict):
-                error.add_earlier_run(record.state.value)
-            else:
-                add_note(error, _EARLIER.format(self.key, record.state.value))
-
-    async def _commit(self, step: Step) -> None:
+    async def _commit(self, step: LiveStep) -> None:
         engine = self._engine
         if engine is None:
             raise AssertionError("only what was entered commits")
         await step.commit(engine, self._terms)
-
-    async def _commit_each(self) -> None:
-        """Commit every effect on its own; a refused one does not block the others."""
-        failures: list[CountersignError] = []
-        failed: list[str] = []
-        fired: list[str] = []
-        for position, step in enumerate(self._steps()):
-            names = [call.tool.name for call in step.calls]
-            try:
-                await self._commit(step)
-                fired += names
-            except CountersignError as failure:
-                failures.append(failure)
-                failed += names
-            except BaseException as interrupt:
-                for rest in self._steps()[position + 1 :]:
-                    rest.abort(f"interrupted by {type(interrupt).__name__}")
-                raise
-        if failures:
-            raise IndependentFailures.from_failures(failures, failed, fired)
 
     # --------------------------------------------------------------------------------------- what tools call
 
@@ -366,7 +329,9 @@ class Transaction:
                 (`IsolationConflict`).
             WorldError: the service, the journal or a resource is unavailable or busy.
         """
-        return self._entered().accept(tool, args, kwargs)
+        intake = self._entered()
+        raw = intake.freeze(tool, args, kwargs)
+        return run_live(intake, tool, raw) if tool.lane == "live" else intake.stage(tool, raw)
 
     def made(self, tool: Tool, call: Coroutine[Any, Any, Any]) -> None:
         """Record the coroutine of an async tool; the end of the block checks that it was awaited."""
@@ -385,7 +350,7 @@ class Transaction:
         """Whether a live tool has secret arguments, so that its errors must stay hidden."""
         return self._entered().live_call_has_secrets(tool)
 
-    def _steps(self) -> list[Step]:
+    def _steps(self) -> list[LiveStep]:
         return [] if self._intake is None else self._intake.steps
 
     def _entered(self) -> Intake:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from countersign.contract import names
+from countersign.contract import digests as names
 from policy_service import metrics
 from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.effects import evaluation_requests as evaluating

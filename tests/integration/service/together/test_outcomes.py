@@ -7,7 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from countersign.contract import ARGS_LIMITS, canonicalize, names
+from countersign.contract import ARGS_LIMITS, canonicalize
+from countersign.contract import digests as names
 from policy_service.queries.reviews import review_page
 from policy_service.storage.core import update_rows
 from policy_service.storage.tables import AgentRow, EffectRow

@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from countersign.contract import PrivateKey, ToolManifest, manifest_file, names
+from countersign.contract import PrivateKey, ToolManifest, manifest_file
+from countersign.contract import digests as names
 from tests.fakes.payments import ANYBODY, PAY, gate, manifest, plain_forbid
 from tests.fakes.world import Agent
 from tests.integration.service.effects import call, mail, pay, ship

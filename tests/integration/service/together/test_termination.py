@@ -11,7 +11,8 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import select, text
 
-from countersign.contract import ErrorCode, names
+from countersign.contract import ErrorCode
+from countersign.contract import digests as names
 from policy_service.audit.feed import transaction_topic
 from policy_service.queries import vote_eligibility as eligible
 from policy_service.storage.core import table

@@ -5,7 +5,7 @@ from typing import NoReturn
 import pytest
 
 from countersign import errors, resume, tool
-from countersign.commit.attempt import MAX_ERROR
+from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract import EffectState, ErrorCode, Outcome, Verdict
 from countersign.contract.wire import Reason
 from tests.fakes import running

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect
-from countersign.concurrency import GRACE_SECONDS, AsyncExecutor, ToolTimeoutError
+from countersign.async_executor import GRACE_SECONDS, AsyncExecutor
+from countersign.concurrency import ToolTimeoutError
 from tests.fakes.desk import Desk, states
 from tests.fakes.running import order_tool, run_async
 
@@ -144,7 +145,7 @@ async def test_a_cancelled_caller_stays_cancelled_for_any_tool_result() -> None:
 
 
 async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch) -> None:
-    monkeypatch.setattr("countersign.concurrency.GRACE_SECONDS", GRACE_SECONDS)
+    monkeypatch.setattr("countersign.async_executor.GRACE_SECONDS", GRACE_SECONDS)
     end = asyncio.Event()
 
     async def stubborn() -> None:

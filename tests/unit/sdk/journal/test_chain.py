@@ -9,9 +9,9 @@ import pytest
 
 from countersign import JournalError, MisuseError
 from countersign.journal.chain import UNBOUND
+from countersign.journal.findings import Damage
 from countersign.journal.spending import BudgetHold
 from countersign.journal.verification import verify
-from countersign.journal.verification_stores import Damage
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import run

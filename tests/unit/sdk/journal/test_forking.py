@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from countersign import OutsideTransaction, errors, resume, transaction
-from countersign.journal.database import Database, _ForkHandlers
+from countersign.journal.database import Database
+from countersign.journal.forks import _ForkHandlers
 from countersign.journal.leases import Heartbeat
 from countersign.settings import load_key
 from tests.fakes.desk import Desk, make_runtime

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from countersign import errors, resume, transaction
-from countersign.contract import EffectState, Outcome, names
+from countersign.contract import EffectState, Outcome
+from countersign.contract import digests as names
 from countersign.contract.effect import Effect, Resource
 from countersign.journal import EffectOutcome, Journal, Lease, LocalState, RemoteOutcome, StagedRow
 from countersign.journal.leases import is_alive, new_holder
@@ -380,7 +381,7 @@ def test_what_people_said_is_written_once_however_often_it_is_looked_at(journal:
     frozen(journal, lease, effect)
     for said in (b'[{"answer":"fired"}]', b'[{"answer":"fired"},{"answer":"left_standing"}]'):
         for _ in range(3):
-            journal.effect_log.learn(lease, 1, [RemoteOutcome(effect.effect_id, (), settlements=said)])
+            journal.settlements.learn(lease, 1, [RemoteOutcome(effect.effect_id, (), settlements=said)])
     (row,) = journal.transactions.effects(journal.transactions.require(TXN))
     assert row.kept_by_person
     lines = journal.database.rows("SELECT body FROM chain WHERE kind = 'learned'")

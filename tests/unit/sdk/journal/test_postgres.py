@@ -11,9 +11,9 @@ import pytest
 from countersign import JournalError, MisuseError
 from countersign.journal import Journal, Lease, open_database
 from countersign.journal import postgres as engine_module
+from countersign.journal.findings import Damage
 from countersign.journal.location import JournalUrl
 from countersign.journal.verification import verify
-from countersign.journal.verification_stores import Damage
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from countersign import ApprovalRequirement, SQLiteAdapter, errors, replay, tool
-from countersign.contract import DenyCode, ErrorCode, Verdict, load, names
+from countersign.contract import DenyCode, ErrorCode, Verdict, load
+from countersign.contract import digests as names
 from countersign.contract.wire import Claimed, Reason
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, errors, tool, transaction
-from countersign.journal.queries import LIVE_LANE, TransactionFilter, count
-from countersign.journal.transactions import Transactions
+from countersign.journal.queries import TransactionFilter, count
+from countersign.journal.records import LIVE_LANE
+from countersign.journal.stops_and_reruns import Transactions
 from tests.fakes.desk import Desk, listed, notes_database, notes_in, record_of, refund_tool
 from tests.unit.sdk.full_disk import full
 from tests.unit.sdk.journals import BOTH, document

@@ -126,7 +126,9 @@ def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: 
     body = step(desk)
     desk.run((body, None))
     monkeypatch.delenv("COUNTERSIGN_AGENT", raising=False)
-    monkeypatch.setattr("countersign.runtime._default", None)  # what a test before this one may have left
+    monkeypatch.setattr(
+        "countersign.process_runtime._default", None
+    )  # what a test before this one may have left
     again = replay("t-1", body, export=document(desk.runtime.journal, "t-1"))
     assert ([one for one in again.divergences if one.kind == "raised"], runs(desk)) == ([], ["t-1"])
 

@@ -69,7 +69,7 @@ def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
 def test_a_live_tool_undoes_no_fired_effect(desk: Desk, charge: Any, caplog: Any, monkeypatch: Any) -> None:
     notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
     with monkeypatch.context() as broken:
-        broken.setattr(desk.runtime.journal.effect_log, "begin_compensation", full)
+        broken.setattr(desk.runtime.journal.settlements, "begin_compensation", full)
         desk.run((charge, "o-1", 100), (notify, "o-1"), raises=errors.JournalError)
     with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
         charge_alone(later)

@@ -12,8 +12,8 @@ from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnkn
 from countersign.adapters.files_session import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
-from countersign.journal.transactions import Transactions
-from countersign.journal.verification import find_damage
+from countersign.journal.chain import find_damage
+from countersign.journal.stops_and_reruns import Transactions
 from tests.fakes.desk import Desk, answering_tool, listed, notes_in, record_of, save_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full, full_after

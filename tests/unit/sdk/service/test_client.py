@@ -11,7 +11,8 @@ import httpx2
 import pytest
 
 from countersign import Runtime, errors, resume
-from countersign.concurrency import AsyncExecutor, SyncExecutor, run_sync
+from countersign.async_executor import AsyncExecutor
+from countersign.concurrency import SyncExecutor, run_sync
 from countersign.contract import ErrorCode, KeySet, PrivateKey
 from countersign.http_clients import HttpRequest, HttpResponse
 from tests.fakes.desk import Desk, refund_tool

@@ -14,7 +14,7 @@ from countersign.adapters.protocol import Change
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
-from countersign.errors.reasons import ApprovalRequirement
+from countersign.errors.pending import ApprovalRequirement
 from countersign.journal.export import json_text
 from countersign.simulation.dry_run_report import AdapterChanges, ForeseenEffect, SimulatedLiveCall
 from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in, refund_tool

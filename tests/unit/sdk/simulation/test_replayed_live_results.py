@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from countersign import MemoryAdapter, NotRecorded, errors, replay, tool, transaction
-from countersign.journal.verification import find_damage
+from countersign.journal.chain import find_damage
 from countersign.transactions.call_list import CallList
 from tests.fakes.desk import Desk, failing_tool, record_of, refund_tool
 from tests.unit.sdk.full_disk import full_after

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from countersign import MemoryAdapter, ToolRegistry, errors, replay, tool
 from countersign.journal import LocalState
-from countersign.tools.placeholder import Placeholder, settle
+from countersign.tools.results import Placeholder, settle
 from countersign.tools.signature import Signature
 from tests.fakes.desk import Desk, answering_tool
 from tests.fakes.running import order_tool, run

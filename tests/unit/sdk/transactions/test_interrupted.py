@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from countersign import Transaction, errors, tracing
-from countersign.journal.transactions import Transactions
+from countersign.journal.stops_and_reruns import Transactions
 from countersign.transactions.call_list import CallList
 from countersign.transactions.intake import Intake
 from countersign.transactions.step import Step

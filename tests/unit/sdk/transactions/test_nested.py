@@ -11,7 +11,7 @@ import pytest
 from countersign import FilesAdapter, Serialize, SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.adapters.protocol import Savepoint
 from countersign.adapters.sqlite import SQLiteSession
-from countersign.journal.transactions import Transactions
+from countersign.journal.stops_and_reruns import Transactions
 from tests.fakes.desk import Desk, listed, notes_in, save_tool
 from tests.unit.sdk.full_disk import full
 

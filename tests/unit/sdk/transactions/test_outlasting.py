@@ -11,7 +11,7 @@ import pytest
 from countersign import OutcomeUnknown, OverQuota, ReviewPending, SQLiteAdapter, TransactionBusy
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState
-from countersign.transactions.step import Step
+from countersign.transactions.live_step import LiveStep as Step
 from tests.fakes.desk import Desk, failing_tool, make_runtime, note_tool, notes_in, refund_tool
 from tests.fakes.running import fails
 from tests.fakes.service import Refused

@@ -12,8 +12,8 @@ import pytest
 
 import countersign
 from countersign import errors, run_transaction
-from countersign.commit.attempt import public_cause
 from countersign.commit.commit import Commit
+from countersign.commit.tool_errors import public_cause
 from countersign.concurrency import ThreadedCall, ToolTimeoutError, run_sync
 from countersign.contract import Verdict
 from tests.fakes.desk import Desk, failing_tool, refund_tool

@@ -14,16 +14,16 @@ from .base import WireModel as WireModel
 from .base import dump as dump
 from .base import parse as parse
 from .discussion import AcceptRequest as AcceptRequest
+from .discussion import AnswerRequest as AnswerRequest
+from .discussion import CommentRequest as CommentRequest
 from .discussion import CommentView as CommentView
 from .discussion import DeclineRequest as DeclineRequest
 from .discussion import ProposalView as ProposalView
 from .discussion import ProposeRequest as ProposeRequest
 from .discussion import QuestionView as QuestionView
 from .discussion import SiblingView as SiblingView
-from .requests import AnswerRequest as AnswerRequest
 from .requests import BringKeyRequest as BringKeyRequest
 from .requests import Claimed as Claimed
-from .requests import CommentRequest as CommentRequest
 from .requests import CompensateRequest as CompensateRequest
 from .requests import EvaluationRequest as EvaluationRequest
 from .requests import Recall as Recall
@@ -34,10 +34,8 @@ from .requests import ReleaseRequest as ReleaseRequest
 from .requests import RenewRequest as RenewRequest
 from .requests import ReportedOutcome as ReportedOutcome
 from .requests import ReportRequest as ReportRequest
-from .requests import SettleRequest as SettleRequest
 from .requests import SubmitRequest as SubmitRequest
 from .requests import SubmittedEffect as SubmittedEffect
-from .requests import VoteRequest as VoteRequest
 from .requests import WithdrawRequest as WithdrawRequest
 from .responses import AuditPage as AuditPage
 from .responses import AuditRow as AuditRow
@@ -71,6 +69,7 @@ from .responses import TransactionView as TransactionView
 from .reviews import EarlierDenial as EarlierDenial
 from .reviews import ReviewPageView as ReviewPageView
 from .reviews import ReviewView as ReviewView
+from .reviews import SettleRequest as SettleRequest
 from .reviews import ShadowAnswer as ShadowAnswer
 from .reviews import ShadowDifference as ShadowDifference
 from .reviews import ShadowView as ShadowView
@@ -78,4 +77,5 @@ from .reviews import TaskChoice as TaskChoice
 from .reviews import TaskDetail as TaskDetail
 from .reviews import TaskPage as TaskPage
 from .reviews import TaskView as TaskView
+from .reviews import VoteRequest as VoteRequest
 from .reviews import VoteView as VoteView

@@ -90,3 +90,17 @@ class ProposalView(WireModel):
     )
     decided_at: Instant | None = None
     became_rev: int | None = Field(default=None, description="The revision it made, once accepted.")
+
+
+class CommentRequest(WireModel):
+    """`POST /v1/reviews/{id}/comments`: words for those who decide, or a question for the agent."""
+
+    text: Text
+    question: bool = Field(default=False, description="The agent is asked to answer it.")
+
+
+class AnswerRequest(WireModel):
+    """`POST /v1/reviews/{id}/answers`: what the agent says to a question. People see it as its claim."""
+
+    question_id: Name
+    text: Text

@@ -1,11 +1,11 @@
-"""Request bodies (design section 8). Digests, call keys and resources in them are only compared."""
+"""Request bodies of agents (design section 8). Digests, call keys and resources in them are only compared."""
 
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from countersign.contract.effect import Resource
-from countersign.contract.states import EffectState, Outcome, TaskAnswer
+from countersign.contract.states import Outcome
 
 from .base import Args, AttemptId, Digest, Jws, Many, Name, Receipt, Result, Text, WireModel
 
@@ -170,43 +170,3 @@ class ReportRequest(WireModel):
         if not self.outcomes and self.recall is None:
             raise ValueError("say what became of at least one effect")
         return self
-
-
-class VoteRequest(WireModel):
-    """`POST /v1/reviews/{id}/votes`: one person's answer on exactly this revision and these digests."""
-
-    verdict: str = Field(pattern="^(approve|deny)$")
-    rev: int = Field(ge=1)
-    effect_digest: Digest
-    txn_digest: Digest
-    view_digest: Digest | None = Field(
-        default=None, description="Of the review as it was read; another one is stale. Kept with the vote."
-    )
-    reason: Text | None = None
-
-
-class CommentRequest(WireModel):
-    """`POST /v1/reviews/{id}/comments`: words for those who decide, or a question for the agent."""
-
-    text: Text
-    question: bool = Field(default=False, description="The agent is asked to answer it.")
-
-
-class AnswerRequest(WireModel):
-    """`POST /v1/reviews/{id}/answers`: what the agent says to a question. People see it as its claim."""
-
-    question_id: Name
-    text: Text
-
-
-class SettleRequest(WireModel):
-    """`POST /v1/tasks/{task_id}/settle`: a person settles what cannot be determined otherwise."""
-
-    answer: TaskAnswer = Field(description="One of the task's `answers`.")
-    effect_digest: Digest = Field(description="Of the effect that was read; another one is stale.")
-    effect_state: EffectState = Field(description="Its state as it was read; another one is stale.")
-    reason: Text | None = Field(default=None, description="How it is known. Required; the agent reads it.")
-    result: Result = Field(
-        default=None,
-        description="With `fired`: what the tool answered, where its compensation takes an argument from that.",
-    )

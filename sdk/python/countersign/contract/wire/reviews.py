@@ -1,4 +1,4 @@
-"""Response bodies for people's programs: reviews, tasks, and differences of a shadow bundle."""
+"""Bodies for people's programs: reviews and votes, tasks, and differences of a shadow bundle."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from countersign.contract.states import TaskAnswer, TaskKind
+from countersign.contract.states import EffectState, TaskAnswer, TaskKind
 
-from .base import Digest, Instant, Many, Name, Text, WireModel
+from .base import Digest, Instant, Many, Name, Result, Text, WireModel
 from .discussion import CommentView, SiblingView
 from .responses import EffectView, Need, Settlement
 
@@ -165,3 +165,29 @@ class ShadowView(WireModel):
     other: int = Field(default=0, description="Laxer in one thing and stricter in another.")
     failed: int = Field(default=0, description="Could not be asked about; the service's log says why.")
     differences: Many[ShadowDifference] = Field(default=(), description="The newest in front.")
+
+
+class VoteRequest(WireModel):
+    """`POST /v1/reviews/{id}/votes`: one person's answer on exactly this revision and these digests."""
+
+    verdict: str = Field(pattern="^(approve|deny)$")
+    rev: int = Field(ge=1)
+    effect_digest: Digest
+    txn_digest: Digest
+    view_digest: Digest | None = Field(
+        default=None, description="Of the review as it was read; another one is stale. Kept with the vote."
+    )
+    reason: Text | None = None
+
+
+class SettleRequest(WireModel):
+    """`POST /v1/tasks/{task_id}/settle`: a person settles what cannot be determined otherwise."""
+
+    answer: TaskAnswer = Field(description="One of the task's `answers`.")
+    effect_digest: Digest = Field(description="Of the effect that was read; another one is stale.")
+    effect_state: EffectState = Field(description="Its state as it was read; another one is stale.")
+    reason: Text | None = Field(default=None, description="How it is known. Required; the agent reads it.")
+    result: Result = Field(
+        default=None,
+        description="With `fired`: what the tool answered, where its compensation takes an argument from that.",
+    )

@@ -6,8 +6,9 @@ import pytest
 
 from countersign import errors, resume, tool
 from countersign.journal.export import describe_transaction
-from countersign.journal.queries import COMPENSATE_LANE
-from countersign.journal.sealing import HIDDEN, Seals, is_sealed, sealed_pointers
+from countersign.journal.records import COMPENSATE_LANE
+from countersign.journal.sealing import Seals, is_sealed, sealed_pointers
+from countersign.journal.shown import HIDDEN
 from countersign.journal.verification import verify
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of

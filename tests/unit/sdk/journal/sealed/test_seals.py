@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from countersign import JournalError, JournalSealed, MisuseError
 from countersign.cli.app import app
-from countersign.contract.canonical import canonicalize
+from countersign.contract.digests import canonicalize
 from countersign.contract.keys import encode_base64url
-from countersign.journal import Journal, sealing
-from countersign.journal.sealing import HIDDEN, SealContext, is_sealed, redacted, sealed_pointers
+from countersign.journal import Journal, sealing, settlements
+from countersign.journal.sealed_values import SealContext
+from countersign.journal.sealing import is_sealed, sealed_pointers
 from countersign.journal.sealing_keys import KeyFile, SealingKey, add_key, read_keys
+from countersign.journal.shown import HIDDEN, redacted
 
 ABOUT = SealContext("t" * 64, "e" * 64, "args")
 RAW = canonicalize({"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to": ["a", "b"]})
@@ -166,8 +168,8 @@ REPEATS = ["args:/card", "args:/card/number", "args:/card/number/first", "args:"
 @pytest.mark.parametrize("source", [*REPEATS, "args:/cards", "args:/order", 'const:"/card/number"'])
 def test_a_compensation_inherits_what_repeats_a_secret(source: str) -> None:
     inherited = ("/a~1b",) if source in REPEATS else ()
-    assert sealing.inherited_pointers({"a/b": source}, ["/card/number"]) == inherited
-    assert sealing.inherited_pointers({"a/b": source}, []) == ()
+    assert settlements.inherited_pointers({"a/b": source}, ["/card/number"]) == inherited
+    assert settlements.inherited_pointers({"a/b": source}, []) == ()
 
 
 def test_a_resource_named_by_a_secret_is_detected(memory: Journal) -> None:

@@ -14,11 +14,11 @@ from countersign.commit.plan import StagedCall
 from countersign.contract.states import Outcome
 from countersign.contract.wire import EffectView, SubmittedEffect
 from countersign.errors import JournalSealed
-from countersign.errors.reasons import Proposal
+from countersign.errors.pending import Proposal
 from countersign.journal import EffectOutcome, Journal, RemoteOutcome, Report, StagedRow
 from countersign.journal.export import describe_transaction
-from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
+from countersign.journal.shown import HIDDEN
 from countersign.live.sessions import AdapterCommitError, AdapterRecovery
 from countersign.live.work import LiveWork, recover_sessions
 from countersign.llm.usage import Usage

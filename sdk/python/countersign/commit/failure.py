@@ -1,94 +1,40 @@
-"""Steps 8 and 9, and the failure path: finish a transaction once the result of firing is known.
+"""The failure path of a commit: record what is known, compensate or wait, and raise.
 
-All fired, except calls that may fail and did: the live adapters commit, then outcomes are reported. A required call
-failed or could not start: the remaining calls are unused, fired effects are compensated newest first, live effects are
-undone. One outcome is unknown: live effects are undone, and nothing is compensated until the outcome is settled. In
-every case the error reports what is known, and no more.
+A required call failed or could not start: fired effects are compensated newest first, live effects are undone. One
+outcome is unknown: live effects are undone, and nothing is compensated until the outcome is settled. In every case the
+error reports what is known, and no more.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from countersign.commit.attempt import PermitRefused, last_try_was_not_done
+from countersign.commit.attempt import PermitRefused
 from countersign.commit.compensation import CompensationResult, Compensator
-from countersign.commit.executor import EffectExecutor, ExecutionResult
-from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.executor import ExecutionResult
+from countersign.commit.plan import Plan
 from countersign.commit.reconciliation import flush_outbox
-from countersign.contract.states import Outcome
-from countersign.errors import (
-    EffectFailed,
-    JournalError,
-    LeaseLost,
-    LiveCommitFailed,
-    OutcomeUnknown,
-    PartlyFired,
-    ReleaseLapsed,
-)
+from countersign.commit.tool_errors import last_try_was_not_done
+from countersign.errors import EffectFailed, JournalError, OutcomeUnknown, PartlyFired, ReleaseLapsed
 from countersign.errors.execution import COMPENSATION_UNKNOWN, IN_EFFECT, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn
-from countersign.journal.queries import COMPENSATE_LANE
+from countersign.journal.records import COMPENSATE_LANE
 from countersign.journal.states import IN_DOUBT
-from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
 
-log: Final = logging.getLogger("countersign")
 _OPEN: Final = IN_DOUBT | {LocalState.FIRED, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}
 
 
-class Finalizer:
-    """Finishes one transaction after firing."""
+class FailurePath:
+    """Ends one redeemed transaction of which not everything required was done."""
 
-    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:
+    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork | None) -> None:
         self._engine = engine
         self._lease = lease
         self._plan = plan
         self._live = live
-
-    async def fire_and_finish(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> dict[str, object]:
-        """Fire these calls and finish the transaction by the result.
-
-        Raises:
-            EffectFailed, PartlyFired, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with the outcome of every
-                effect.
-        """
-        result = await self.fire(run, calls)
-        if result.stopped is None:
-            return await self.complete(result.results)
-        if result.outcome is Outcome.UNKNOWN:
-            await self.unknown(result.why, result.cause, result.probe_at)
-        await self.failed(result)
-
-    async def fire(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> ExecutionResult:
-        """Fire these calls only; the caller handles the result.
-
-        Raises:
-            OutcomeUnknown: the journal failed while a call was in flight.
-        """
-        try:
-            return await run.run(calls)
-        except LeaseLost:
-            raise
-        except JournalError as error:
-            self._require_none_firing(error)
-            raise
-
-    async def complete(self, results: dict[str, object]) -> dict[str, object]:
-        """Everything required fired: commit the live adapters and report. The transaction is `ended` if no effect
-        fired and no live work was done.
-        """
-        in_effect = self._plan.live > 0 or bool(self._live)
-        if self._live:
-            await self._commit_live()
-        plan, state_of = self._plan, self._engine.journal.transactions.state_of
-        states = (state_of(plan.txn, plan.staging, effect.effect_id) for effect in plan.effects)
-        in_effect = in_effect or LocalState.FIRED in states
-        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if in_effect else LocalTxn.ENDED)
-        await flush_outbox(self._engine, self._plan.txn)
-        return results
 
     async def unknown(self, why: str, cause: BaseException | None, probe_at: float | None = None) -> NoReturn:
         """An outcome is unknown: undo live effects, record it and raise.
@@ -136,15 +82,9 @@ class Finalizer:
 
     def undo_live(self) -> None:
         """Undo the live effects and record that."""
-        if self._live:
+        if self._live is not None and self._live:
             self._live.undo()
             self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
-
-    def keep_live(self) -> None:
-        """Record that all live effects are kept."""
-        self._engine.journal.transactions.end_live(
-            self._lease, self._plan.staging, LocalState.KEPT, durable=True
-        )
 
     def states(self) -> dict[str, LocalState]:
         """The journal's state of every staged effect, by label."""
@@ -166,7 +106,7 @@ class Finalizer:
         """The labels of effects that change nothing when they fire."""
         return frozenset(call.label for call in self._plan.calls if call.only_reads)
 
-    def _require_none_firing(self, error: JournalError) -> None:
+    def require_none_firing(self, error: JournalError) -> None:
         """The journal failed. An effect that is FIRING on disk may have happened; without one, nothing was called.
 
         Raises:
@@ -194,43 +134,6 @@ class Finalizer:
             reported_not_done=last_try_was_not_done(why),
             tasks_url=self._engine.settings.tasks_url,
         )
-
-    def _require_lease(self) -> None:
-        """Refuse to commit live work that another process may have undone. If the journal is unavailable, the commit
-        goes on: recovery does not undo prepared sessions of a redeemed list.
-
-        Raises:
-            LeaseLost: another process has taken over.
-        """
-        try:
-            self._engine.journal.leases.renew(self._lease)
-        except LeaseLost:
-            raise
-        except JournalError as error:
-            log.warning("the lease of transaction %s could not be renewed: %s", self._plan.txn[:12], error)
-
-    async def _commit_live(self) -> None:
-        self._require_lease()
-        if self._live.rerun is not None:
-            self._engine.journal.transactions.adopt_rerun(self._lease, self._plan.staging, self._live.rerun)
-        try:
-            self._live.commit(self._plan.attempt_id, self.keep_live)
-        except AdapterCommitError as failed:
-            if failed.unknown:
-                await self.unknown(failed.unknown, failed.__cause__)
-            if not failed.committed:  # otherwise the kept rows stay `live` in the journal, like the lost ones
-                self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
-            undone = await self.compensate()
-            raise LiveCommitFailed(
-                self._plan.run_key,
-                self._plan.txn,
-                failed.adapter,
-                undone.explain(str(failed)),
-                self.outcomes(),
-                committed=failed.committed,
-                reviews=undone.reviews,
-                reads=self.reads(),
-            ) from failed.__cause__
 
     def _end_state(self) -> LocalTxn:
         """The state of a transaction that did not commit. A fired effect that was not compensated, or partly kept
