@@ -166,6 +166,9 @@ AGENT_NEVER = {
         [f"journal.spending:Spending.{verb}" for verb in ("_changing", "record")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_calls.py",
     ),
+    "journal.steps:RecordedSteps.keep": (
+        "only of a registered step, before anything of it happens: without the record its own program must run it again"
+    ),
     "journal.meta:Conversations.deciding": (
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
     ),

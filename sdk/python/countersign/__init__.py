@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from countersign.tools.results import Placeholder
     from countersign.tools.tool import probe, tool, tool_of
     from countersign.transactions.opening import transaction
+    from countersign.transactions.registered_steps import step
     from countersign.transactions.rerun import run_transaction
     from countersign.transactions.run_steps import run_steps, run_steps_async, step_of
     from countersign.transactions.schedule import StepsRefused
@@ -121,6 +122,7 @@ _HOMES = {
     ),
     "simulation.dry_run_report": ("DryRun", "ForeseenEffect"),
     "simulation.replay": ("replay",),
+    "transactions.registered_steps": ("step",),
     "transactions.rerun": ("run_transaction",),
     "recovery.recovery": ("resume", "resume_async"),
     "tools.rest": ("RestResponse", "RestApi", "RestUnknown"),
@@ -231,6 +233,7 @@ __all__ = [
     "run_steps",
     "run_steps_async",
     "run_transaction",
+    "step",
     "step_of",
     "tool",
     "tool_of",

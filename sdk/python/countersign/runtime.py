@@ -46,6 +46,7 @@ class Engine:
     executor: Executor
     clock: Clock
     ledger: Ledger
+    host: Host
     stopping: Callable[[], bool] = lambda: False
 
     def require_not_stopping(self) -> None:
@@ -152,6 +153,7 @@ class Runtime:
             executor=executor,
             clock=self.clock,
             ledger=self.ledger,
+            host=self,
             stopping=stopping,
         )
 

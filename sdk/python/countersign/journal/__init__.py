@@ -26,6 +26,7 @@ from countersign.journal.settlements import RemoteOutcome, Settlements
 from countersign.journal.spending import Spending
 from countersign.journal.sqlite import SQLiteDatabase
 from countersign.journal.states import LocalState, LocalTxn
+from countersign.journal.steps import RecordedSteps
 from countersign.journal.stops_and_reruns import Transactions
 
 __all__ = [
@@ -73,6 +74,7 @@ class Journal:
         self.epochs = Epochs(self.database, when)
         self.edits = AcceptedEdits(self.database, when)
         self.traces = Traces(self.database, when)
+        self.steps = RecordedSteps(self.database, when, self.seals)
         self.conversations = Conversations(self.database, when)
         self.spending = Spending(self.database, when, self.seals)
 

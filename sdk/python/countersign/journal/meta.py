@@ -26,6 +26,7 @@ _TRACE: Final = "trace"
 _EDITS: Final = "edits"
 _EDITED: Final = "edited"
 REQUESTS: Final = "sent"
+STEP: Final = "step"
 _EPOCH: Final = "epoch"
 _REPORTED_EPOCH: Final = "told"
 
@@ -33,7 +34,7 @@ _REPORTED_EPOCH: Final = "told"
 def txn_of(name: str) -> str:
     """The transaction whose chain binds a row of `meta`."""
     kind, _, of = name.partition(":")
-    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, REQUESTS} else OWN
+    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, REQUESTS, STEP} else OWN
 
 
 def set_meta(change: Change, name: str, value: str) -> None:

@@ -10,7 +10,7 @@ or unreadable record is left as it is, for a person to look at.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +37,7 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
     ToolRaised,
+    TransactionBusy,
     WorkerStopping,
 )
 from countersign.errors.base import describe_lease_owner
@@ -44,6 +45,7 @@ from countersign.errors.execution import error_location
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.chain import find_damage
 from countersign.journal.states import OPEN_TXN
+from countersign.journal.steps import RecordedStep
 from countersign.live.sessions import has_no_arguments
 from countersign.live.work import LiveWork, undo_orphaned_sessions
 from countersign.process_runtime import default_runtime
@@ -52,6 +54,7 @@ from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine, Runtime
 from countersign.texts import storable, text_of
 from countersign.tools.context import require_no_probe
+from countersign.tools.registered_steps import RegisteredStep
 
 log: Final = logging.getLogger("countersign")
 
@@ -114,6 +117,18 @@ class RecoveryResult:
         return not self.waiting and (self.after is None or self.after in OPEN_TXN)
 
 
+class StepDue(Exception):
+    """No error: a transaction is approved, and its registered step must run again. `approved`: tools and call keys."""
+
+    def __init__(
+        self, step: RegisteredStep, recorded: RecordedStep, approved: Sequence[tuple[str, str]]
+    ) -> None:
+        super().__init__(step.name)
+        self.step = step
+        self.recorded = recorded
+        self.approved = approved
+
+
 async def resume_all(engine: Engine) -> list[RecoveryResult]:
     """Process the journal once, oldest first, then report pending outcomes."""
     return [found async for found in resume_each(engine)]
@@ -143,6 +158,29 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
         record = engine.journal.transactions.require(txn)
     except JournalError as damaged:
         return RecoveryResult(txn, engine.journal.transactions.key_of(txn), None, None, str(damaged))
+    found = await _with_lease(engine, record)
+    if isinstance(found, RecoveryResult):
+        return found
+    return await _with_step(engine, record, found)
+
+
+async def _with_step(engine: Engine, record: TransactionRecord, due: StepDue) -> RecoveryResult:
+    """Run its step again, which takes the lease as any run does."""
+    waiting = False
+    try:
+        await due.step.run_again(due.step, engine, record, due.recorded, due.approved)
+        note = "fired"
+    except (ReviewPending, TransactionBusy, WorkerStopping) as pending:
+        note, waiting = str(pending), True
+    except Exception as error:  # noqa: BLE001 - as below
+        note = describe_recovery_error(engine, error)
+        log.error("%s: step %r, run again, ended with: %s", record.txn[:12], due.step.name, note)
+    after = engine.journal.transactions.require(record.txn).state
+    return RecoveryResult(record.txn, record.run_key, record.state, after, note, waiting)
+
+
+async def _with_lease(engine: Engine, record: TransactionRecord) -> RecoveryResult | StepDue:
+    txn = record.txn
     lease = engine.journal.leases.acquire(record.txn)
     if isinstance(lease, str):
         return RecoveryResult(
@@ -160,6 +198,8 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
         else:
             note = find_damage(engine.journal.database, txn) or await _traced(engine, lease, record)
         waiting = False
+    except StepDue as due:
+        return due
     except ReviewPending as pending:
         note, waiting = str(pending), True
         if record.state is not LocalTxn.STOPPED:
@@ -244,6 +284,7 @@ def _leave_to_program(engine: Engine, lease: Lease, record: TransactionRecord, v
     can find it, it ends, and another run is decided anew.
 
     Raises:
+        StepDue: it is approved, and its body is a registered step.
         ReviewPending: the review is pending.
     """
     if record.run_key.startswith(UNNAMED) or all(one.review is None for one in view.effects):
@@ -255,7 +296,16 @@ def _leave_to_program(engine: Engine, lease: Lease, record: TransactionRecord, v
         record_service_state(engine, lease, view)
     if view.state is TxnState.REVIEW:
         raise review_pending_error(view, record.run_key, parked=False)
+    recorded = engine.journal.steps.of(record.txn)
+    step = None if recorded is None else engine.registry.find_step(recorded.name)
+    if recorded is not None and step is not None:
+        raise StepDue(step, recorded, [(one.tool, one.call_key) for one in view.effects])
     note = f"it is approved, and only its own program can fire it: run it again under key {record.run_key!r}"
+    if recorded is not None:
+        note = (
+            f"it is approved, and step {recorded.name!r} is not registered here: name the module that defines it with "
+            f"--tools, or run it again under key {record.run_key!r}"
+        )
     record_note(engine, lease, note)
     return note
 

@@ -189,6 +189,7 @@ class OfflineHost:
             executor=executor,
             clock=clock,
             ledger=Ledger(settings, self._journal, clock),  # nothing fires, so it is never used
+            host=self,
         )
 
     def sync_executor(self) -> SyncExecutor:

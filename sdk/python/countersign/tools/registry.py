@@ -19,19 +19,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.texts import storable
 from countersign.tools.context import importing
 from countersign.tools.definition import Probe, Tool
 
+if TYPE_CHECKING:
+    from countersign.tools.registered_steps import RegisteredStep
+
 
 class ToolRegistry:
-    """Tools by name. A name is used once; a second tool with the same name is refused."""
+    """Tools and steps by name. A name is used once; a second tool with the same name is refused."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool | Probe] = {}  # and probes, which share the namespace
+        self._steps: dict[str, RegisteredStep] = {}
         self._lock = threading.Lock()
 
     def add(self, *new: Tool | Probe) -> None:
@@ -48,6 +52,24 @@ class ToolRegistry:
                         f"{_kind(one)} {one.name!r} is already {_where(old.fn)}; {_where(one.fn)} needs another name"
                     )
             self._tools.update((one.name, one) for one in new)
+
+    def add_step(self, new: RegisteredStep) -> None:
+        """Register a step.
+
+        Raises:
+            RegistrationError: the name is used by another function.
+        """
+        with self._lock:
+            old = self._steps.get(new.name)
+            if old is not None and not _is_same_code(old.fn, new.fn):
+                raise RegistrationError(
+                    f"step {new.name!r} is already {_where(old.fn)}; {_where(new.fn)} needs another name"
+                )
+            self._steps[new.name] = new
+
+    def find_step(self, name: str) -> RegisteredStep | None:
+        """The step of that name, if there is one."""
+        return self._steps.get(name)
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name, if there is one."""

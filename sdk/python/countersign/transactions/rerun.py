@@ -46,6 +46,7 @@ from countersign.live.isolation import ABORT, ConflictRetries, Isolation
 from countersign.process_runtime import default_runtime
 from countersign.runtime import Engine, Runtime
 from countersign.tools.context import require_not_importing
+from countersign.tools.registered_steps import step_call
 from countersign.transactions.opening import build_claimed, require_isolation, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 
@@ -188,16 +189,26 @@ async def _rerun_async(
             raise shorten_traceback(answer)  # noqa: B904 - as above
 
 
+async def run_body(txn: Transaction, runner: Executor, fn: Callable[[Transaction], Any]) -> Any:
+    """Run a function as the block of a transaction."""
+    body = functools.partial(fn, txn)
+    if isinstance(runner, AsyncExecutor):
+        async with txn:
+            return await runner.call(body, {}, None)
+    with txn:
+        return await runner.call(body, {}, None)
+
+
 _DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may have an outside cause; the second is a pattern
 
 
 class ListGuard:
-    """Compares the list of each run with the one before."""
+    """Compares the list of each run with the one before. With `recorded`, tools and call keys, no run may differ."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, recorded: Sequence[tuple[str, str]] | None = None) -> None:
         self._key = key
-        self._last: list[tuple[str, str]] | None = None
-        self._changes = 0
+        self._last = None if recorded is None else list(recorded)
+        self._changes = 0 if recorded is None else _DIFFERENT_LISTS_ALLOWED
 
     def forget(self) -> None:
         """The last run met an isolation conflict, so the next one may stage another list."""
@@ -247,6 +258,7 @@ class _Rerun:
         self._runtime = runtime
         self._executor = executor
         self._fn = fn
+        self._step = step_call(fn)
         self._key = key
         self._terms = terms
         self._isolation = isolation
@@ -302,12 +314,13 @@ class _Rerun:
             guard=self._guard.require_same,
             isolation=self._isolation,
         )
-        body = functools.partial(self._fn, txn)
-        if isinstance(self._executor, AsyncExecutor):
-            async with txn:
-                return await self._executor.call(body, {}, None)
-        with txn:
-            return await self._executor.call(body, {}, None)
+        return await run_body(txn, self._executor, self._body)
+
+    def _body(self, txn: Transaction) -> Any:
+        if self._step is not None:  # before anything of it happens
+            step = self._step.step
+            self._runtime.journal.steps.keep(txn.txn, step.name, self._step.args, step.secret)
+        return self._fn(txn)
 
     async def _answered(self, pending: ReviewPending) -> bool:
         """Wait, with nothing held open, until people have answered or the time is up.
