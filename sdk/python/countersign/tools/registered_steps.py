@@ -50,7 +50,8 @@ def step_call(fn: Callable[..., Any]) -> StepCall | None:
         MisuseError: an argument is not bound by name.
         NotStageable: the arguments do not fit, or cannot be written as JSON.
     """
-    inner, bound = fn, {}
+    inner: Any = fn
+    bound: dict[str, Any] = {}
     while isinstance(inner, functools.partial):
         if inner.args and getattr(inner.func, STEP_ATTRIBUTE, None) is not None:
             raise MisuseError(

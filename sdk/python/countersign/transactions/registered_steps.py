@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from countersign.async_executor import AsyncExecutor
@@ -46,7 +46,7 @@ def step(
         RegistrationError: the name is in use or no text, the function takes no transaction, or an argument cannot be
             written as JSON.
     """
-    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+    if not 0 < len(name) <= _MAX_NAME:
         raise RegistrationError(f"a step has a name of 1 to {_MAX_NAME} characters: write @step('restock')")
 
     def decorate(fn: F) -> F:
@@ -100,7 +100,7 @@ class _Stoppable:
         return self.host.ledger
 
     def engine(self, executor: Executor) -> Engine:
-        return self.host.engine(executor, self.stopping)
+        return replace(self.host.engine(executor), stopping=self.stopping)
 
     def sync_executor(self) -> SyncExecutor:
         return self.host.sync_executor()
