@@ -66,6 +66,7 @@ SAYS = {
         "2",
         "refund waits for finance",
         "900 USD for pay_9",
+        "900 USD for pay_15",
         "sent to ada@example.com",
         "Denied",
         "500 USD for pay_17",
