@@ -1,4 +1,5 @@
-"""Agent loops for the clients of model vendors. A vendor's package is imported on first use.
+"""Agent loops for the clients of model vendors, and gated tools for agent frameworks. A package of a vendor or a
+framework is imported on first use.
 
 from countersign.integrations import run_openai
 """
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from countersign.integrations.anthropic_messages import run_anthropic
     from countersign.integrations.conversation import Conversation, ExecutedStep, ModelCall, ToolAnswer
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
+    from countersign.integrations.langgraph import langgraph_tools
     from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
     from countersign.integrations.openai_chat import run_openai
     from countersign.integrations.tool_definitions import anthropic_tools, openai_tools
@@ -21,6 +23,7 @@ _HOMES = {
     "conversation": ("ToolAnswer", "Conversation", "ModelCall", "ExecutedStep"),
     "tool_definitions": ("anthropic_tools", "openai_tools"),
     "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
+    "langgraph": ("langgraph_tools",),
     "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
     "openai_chat": ("run_openai",),
 }
@@ -38,6 +41,7 @@ __all__ = [
     "TurnLimit",
     "anthropic_tools",
     "gate_mcp",
+    "langgraph_tools",
     "openai_tools",
     "run_anthropic",
     "run_openai",
