@@ -8,7 +8,7 @@ from tests.integration.frameworks.conftest import Shop
 
 pytestmark = pytest.mark.long
 
-FRAMEWORKS = ("langgraph",)
+FRAMEWORKS = ("langgraph", "openai_agents")
 
 
 @pytest.fixture(params=FRAMEWORKS)

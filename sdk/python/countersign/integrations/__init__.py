@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
     from countersign.integrations.langgraph import langgraph_tools
     from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
+    from countersign.integrations.openai_agents import openai_agents_tools, settle_interruptions
     from countersign.integrations.openai_chat import run_openai
     from countersign.integrations.tool_definitions import anthropic_tools, openai_tools
 
@@ -25,6 +26,7 @@ _HOMES = {
     "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
     "langgraph": ("langgraph_tools",),
     "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
+    "openai_agents": ("openai_agents_tools", "settle_interruptions"),
     "openai_chat": ("run_openai",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -42,9 +44,11 @@ __all__ = [
     "anthropic_tools",
     "gate_mcp",
     "langgraph_tools",
+    "openai_agents_tools",
     "openai_tools",
     "run_anthropic",
     "run_openai",
+    "settle_interruptions",
 ]
 
 

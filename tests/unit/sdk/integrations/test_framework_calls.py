@@ -23,7 +23,7 @@ from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import order_tool
 from tests.unit.sdk.integrations.talks import HUGE, LARGE, REFUND
 
-FRAMEWORKS = ("langgraph_tools",)
+FRAMEWORKS: dict[str, dict[str, Any]] = {"langgraph_tools": {}, "openai_agents_tools": {"key": "case-1"}}
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_an_error_that_a_framework_would_hide_is_logged(caplog: pytest.LogCaptur
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_missing_framework_is_named_with_its_extra(name: str, refund: Any) -> None:
     with pytest.raises(PackageMissing, match=r"countersign-sdk\["):
-        getattr(integrations, name)([refund])
+        getattr(integrations, name)([refund], **FRAMEWORKS[name])
 
 
 def test_a_graph_without_a_thread_id_is_refused() -> None:
