@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
     from countersign.integrations.openai_agents import openai_agents_tools, settle_interruptions
     from countersign.integrations.openai_chat import run_openai
+    from countersign.integrations.pydantic_ai import pydantic_ai_tools
     from countersign.integrations.tool_definitions import anthropic_tools, openai_tools
 
 _HOMES = {
@@ -28,6 +29,7 @@ _HOMES = {
     "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
     "openai_agents": ("openai_agents_tools", "settle_interruptions"),
     "openai_chat": ("run_openai",),
+    "pydantic_ai": ("pydantic_ai_tools",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -46,6 +48,7 @@ __all__ = [
     "langgraph_tools",
     "openai_agents_tools",
     "openai_tools",
+    "pydantic_ai_tools",
     "run_anthropic",
     "run_openai",
     "settle_interruptions",

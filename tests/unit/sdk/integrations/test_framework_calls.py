@@ -19,11 +19,17 @@ from countersign.integrations.framework_calls import (
     pending_answer,
     pending_payload,
 )
+from countersign.integrations.langgraph import _thread_id
+from countersign.integrations.pydantic_ai import _conversation_id
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import order_tool
 from tests.unit.sdk.integrations.talks import HUGE, LARGE, REFUND
 
-FRAMEWORKS: dict[str, dict[str, Any]] = {"langgraph_tools": {}, "openai_agents_tools": {"key": "case-1"}}
+FRAMEWORKS: dict[str, dict[str, Any]] = {
+    "langgraph_tools": {},
+    "openai_agents_tools": {"key": "case-1"},
+    "pydantic_ai_tools": {},
+}
 
 
 @pytest.fixture
@@ -170,9 +176,13 @@ def test_a_missing_framework_is_named_with_its_extra(name: str, refund: Any) -> 
         getattr(integrations, name)([refund], **FRAMEWORKS[name])
 
 
-def test_a_graph_without_a_thread_id_is_refused() -> None:
-    from countersign.integrations.langgraph import _thread_id
+def test_a_run_without_a_conversation_id_is_refused() -> None:
+    assert _conversation_id(SimpleNamespace(conversation_id="c-7")) == "c-7"
+    with pytest.raises(MisuseError, match="conversation id"):
+        _conversation_id(SimpleNamespace(conversation_id=None))
 
+
+def test_a_graph_without_a_thread_id_is_refused() -> None:
     assert _thread_id(SimpleNamespace(config={"configurable": {"thread_id": 7}})) == "7"
     with pytest.raises(MisuseError, match="thread_id"):
         _thread_id(SimpleNamespace(config={}))
