@@ -59,6 +59,7 @@ class Shop:
         order = {"step": step, "key": self.key, "calls": calls, "answer": "approved", **order}
         done = self.process(order)
         assert done.returncode == 0, done.stderr[-4000:]
+        assert not (self.folder / "network.txt").exists(), "it reached for something beyond loopback"
         report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return report
 
@@ -81,7 +82,7 @@ class Shop:
         own = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(self.folder),
-            "PYTHONPATH": str(ROOT / "sdk/python"),
+            "PYTHONPATH": f"{AGENTS}:{ROOT / 'sdk/python'}",  # with its sitecustomize.py
             "AGENT_FOLDER": str(self.folder),
             "PROVIDER_URL": self.provider.url,
             "COUNTERSIGN_JOURNAL": str(self.settings.journal_path),

@@ -8,7 +8,7 @@ from tests.integration.frameworks.conftest import Shop
 
 pytestmark = pytest.mark.long
 
-FRAMEWORKS = ("langgraph", "openai_agents", "pydantic_ai")
+FRAMEWORKS = ("langgraph", "openai_agents", "pydantic_ai", "crewai")
 
 
 @pytest.fixture(params=FRAMEWORKS)

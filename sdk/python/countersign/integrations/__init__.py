@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from countersign.integrations.anthropic_messages import run_anthropic
     from countersign.integrations.conversation import Conversation, ExecutedStep, ModelCall, ToolAnswer
+    from countersign.integrations.crewai import crewai_tools
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
     from countersign.integrations.langgraph import langgraph_tools
     from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
@@ -25,6 +26,7 @@ _HOMES = {
     "conversation": ("ToolAnswer", "Conversation", "ModelCall", "ExecutedStep"),
     "tool_definitions": ("anthropic_tools", "openai_tools"),
     "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
+    "crewai": ("crewai_tools",),
     "langgraph": ("langgraph_tools",),
     "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
     "openai_agents": ("openai_agents_tools", "settle_interruptions"),
@@ -44,6 +46,7 @@ __all__ = [
     "ToolAnswer",
     "TurnLimit",
     "anthropic_tools",
+    "crewai_tools",
     "gate_mcp",
     "langgraph_tools",
     "openai_agents_tools",

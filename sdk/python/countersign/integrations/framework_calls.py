@@ -64,11 +64,18 @@ class FrameworkCalls:
         MisuseError: one is listed twice, or the key or an option is invalid.
     """
 
-    def __init__(self, tools: Sequence[Callable[..., Any]], key: RunKey, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Callable[..., Any]],
+        key: RunKey,
+        options: Mapping[str, Any],
+        *,
+        awaits: bool = True,
+    ) -> None:
         self._offered = OfferedTools(tools)
         self._key = key if callable(key) else _require_run_key(key)
         self._options = options
-        self._executor(awaits=True)  # validates the options
+        self._executor(awaits=awaits)  # validates the options
 
     def __iter__(self) -> Iterator[ToolDefinition]:
         for name, one in self._offered:

@@ -44,6 +44,6 @@ def options() -> dict[str, Any]:
     return {"accept_edits": ORDER.get("accept_edits", False)}
 
 
-def report(*, heard: list[str], pending: list[Any] | None = None, said: str = "") -> None:
+def report(*, heard: list[str], pending: list[Any], said: str, **more: Any) -> None:
     """Report what the model has read of its calls, what is pending, and the model's last words."""
-    print(json.dumps({"heard": heard, "pending": pending or [], "said": said}))
+    print(json.dumps({"heard": heard, "pending": pending, "said": said, **more}))

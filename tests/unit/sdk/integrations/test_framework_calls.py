@@ -161,6 +161,8 @@ def test_an_async_tool_is_refused_without_an_event_loop(desk: Desk) -> None:
 
     with pytest.raises(MisuseError, match="async"):
         of(desk, send).answer_blocking(call({"order_id": "o-4"}, "send"), "case-1/c-1")
+    with pytest.raises(MisuseError, match="async"):
+        FrameworkCalls([send], "case-1", {"runtime": desk.runtime}, awaits=False)
 
 
 def test_an_error_that_a_framework_would_hide_is_logged(caplog: pytest.LogCaptureFixture) -> None:
