@@ -54,9 +54,11 @@ class Shop:
     def run(self, step: str, *amounts: int, **order: Any) -> dict[str, Any]:
         """Run the agent's process once. Returns its report."""
         calls = [
-            {"order_id": f"o-{place}", "amount_cents": one} for place, one in enumerate(amounts, start=1)
+            {"order_id": f"o-{place}", "amount_cents": one, "currency": "USD"}
+            for place, one in enumerate(amounts, start=1)
         ]
-        order = {"step": step, "key": self.key, "calls": calls, "answer": "approved", **order}
+        given = {"step": step, "key": self.key, "calls": calls, "answer": "approved", "gate": self.gate}
+        order = given | order
         done = self.process(order)
         assert done.returncode == 0, done.stderr[-4000:]
         assert not (self.folder / "network.txt").exists(), "it reached for something beyond loopback"
@@ -65,10 +67,11 @@ class Shop:
 
     def process(self, order: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         """The same, with the process as it ended."""
-        python = ROOT / ENVIRONMENTS.get(self.framework, ".venv-frameworks") / "bin/python"
-        require(f"the environment of {self.framework}", python.exists() and python, "make frameworks")
+        framework = self.framework.partition(":")[0]
+        python = ROOT / ENVIRONMENTS.get(framework, ".venv-frameworks") / "bin/python"
+        require(f"the environment of {framework}", python.exists() and python, "make frameworks")
         return subprocess.run(
-            [str(python), str(AGENTS / f"{self.framework}_agent.py")],
+            [str(python), str(AGENTS / f"{framework}_agent.py")],
             env=self._environment() | {"AGENT_ORDER": json.dumps(order)},
             capture_output=True,
             text=True,
@@ -89,6 +92,11 @@ class Shop:
             "COUNTERSIGN_ALLOW_DEV": "1",
         }
         return agent_environment(self.settings) | own | self.environment
+
+    @property
+    def gate(self) -> str:
+        """Which of two gates the framework has, as in `claude_tools:hook`."""
+        return self.framework.partition(":")[2]
 
     @property
     def paid(self) -> list[int]:

@@ -8,7 +8,20 @@ from tests.integration.frameworks.conftest import Shop
 
 pytestmark = pytest.mark.long
 
-FRAMEWORKS = ("langgraph", "openai_agents", "pydantic_ai", "crewai")
+FRAMEWORKS = (
+    "langgraph",
+    "openai_agents",
+    "pydantic_ai",
+    "crewai",
+    "claude_tools:server",
+    "claude_tools:hook",
+)
+
+
+# A permission is given once, and what another program did with it is not recorded.
+FINDING_RESULTS = pytest.mark.parametrize(
+    "framework", [one for one in FRAMEWORKS if one != "claude_tools:hook"]
+)
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -66,6 +79,7 @@ def test_an_edit_of_the_reviewer_fires_once_and_the_model_reads_it(shop: Shop) -
     assert shop.paid == [60_000]
 
 
+@FINDING_RESULTS
 def test_a_call_that_fired_before_the_agent_died_is_not_repeated(shop: Shop) -> None:
     """The agent starts again from nothing, and its model makes the same call with the same id."""
     shop.run("start", 4_200)
@@ -73,6 +87,7 @@ def test_a_call_that_fired_before_the_agent_died_is_not_repeated(shop: Shop) -> 
     assert (again["heard"][-1:], shop.paid) == (["refunded 4200 for o-1"], [4_200])
 
 
+@FINDING_RESULTS
 def test_two_calls_of_one_message_are_decided_each_on_its_own(shop: Shop) -> None:
     waits = shop.run("start", 4_200, 90_000)
     assert shop.paid == [4_200]

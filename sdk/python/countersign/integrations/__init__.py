@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from countersign.integrations.anthropic_messages import run_anthropic
+    from countersign.integrations.claude_agent import claude_hooks, claude_server
     from countersign.integrations.conversation import Conversation, ExecutedStep, ModelCall, ToolAnswer
     from countersign.integrations.crewai import crewai_tools
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "anthropic_messages": ("run_anthropic",),
+    "claude_agent": ("claude_hooks", "claude_server"),
     "conversation": ("ToolAnswer", "Conversation", "ModelCall", "ExecutedStep"),
     "tool_definitions": ("anthropic_tools", "openai_tools"),
     "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
@@ -46,6 +48,8 @@ __all__ = [
     "ToolAnswer",
     "TurnLimit",
     "anthropic_tools",
+    "claude_hooks",
+    "claude_server",
     "crewai_tools",
     "gate_mcp",
     "langgraph_tools",

@@ -20,12 +20,14 @@ FOLDER = Path(os.environ.get("AGENT_FOLDER", "."))
 """Where the agent keeps what its framework stores."""
 
 
-def declare(registry: ToolRegistry | None = None) -> Any:
-    """The gated tool of these tests."""
+def declare(registry: ToolRegistry | None = None, *, permission: bool = False, repeat: bool = False) -> Any:
+    """The gated tool of these tests. As a permission it does nothing: another program acts."""
 
-    @tool("refund", resource=("Order", "order_id"), registry=registry)
+    @tool("refund", resource=("Order", "order_id"), registry=registry, repeat=repeat)
     def refund(order_id: str, amount_cents: int, currency: str = "USD") -> str:
         """Give money back."""
+        if permission:
+            return "allowed"
         return pay({"order_id": order_id, "amount_cents": amount_cents, "currency": currency})
 
     return refund

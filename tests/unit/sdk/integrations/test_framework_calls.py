@@ -29,6 +29,8 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "langgraph_tools": {},
     "openai_agents_tools": {"key": "case-1"},
     "pydantic_ai_tools": {},
+    "crewai_tools": {"key": "case-1"},
+    "claude_server": {"key": "case-1"},
 }
 
 
@@ -188,3 +190,8 @@ def test_a_graph_without_a_thread_id_is_refused() -> None:
     assert _thread_id(SimpleNamespace(config={"configurable": {"thread_id": 7}})) == "7"
     with pytest.raises(MisuseError, match="thread_id"):
         _thread_id(SimpleNamespace(config={}))
+
+
+def test_a_missing_claude_package_is_named_for_hooks_too(refund: Any) -> None:
+    with pytest.raises(PackageMissing, match="claude-agent"):
+        integrations.claude_hooks({"Bash": refund}, key="case-1")
