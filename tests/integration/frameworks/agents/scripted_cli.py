@@ -1,7 +1,6 @@
 """Claude Code as a script: it speaks the control protocol of the Claude Agent SDK, calls tools, and runs one itself.
 
-The SDK's own classes are on the other side. What the real program does besides (its own permission rules, its model) is
-not here.
+The SDK's own classes are on the other side. `claude_code_agent.py` runs the real program.
 """
 
 from __future__ import annotations
