@@ -33,7 +33,7 @@ FAST := $(addprefix tests/unit/,contract domain pdp tokens identity facts channe
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-fast test-at test-long coverage vectors check bench predecessors dist pages lock env counterparts
+.PHONY: help demo airline test test-fast test-at test-long coverage vectors check bench predecessors frameworks dist pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +95,13 @@ dist: $(READY) ## build the wheels of the service and the SDK in dist/
 	@rm -rf dist && $(PY) -m pip wheel --disable-pip-version-check --quiet --no-deps --no-index --no-build-isolation \
 	  --wheel-dir dist ./sdk/python . && ls dist
 
+# Apart from .venv: two hundred packages that only one part of `make test-long` needs, and crewai agrees with no other.
+frameworks: requirements/frameworks.txt requirements/crewai.txt ## fetch the agent frameworks for `make test-long PART=frameworks`
+	@for name in frameworks crewai; do \
+	  $(PYTHON) -m venv --clear .venv-$$name && .venv-$$name/bin/python -m pip install --disable-pip-version-check --quiet \
+	    --require-hashes -r requirements/$$name.txt || exit 1; \
+	done
+
 pages: $(READY) ## write the generated pages again: settings, command line, HTTP API, tables of modules, the audit set
 	@$(PY) -m tests.conventions.settings_page
 	@$(PY) -m tests.conventions.reference_pages
@@ -141,3 +148,6 @@ lock: $(READY) ## resolve the requirements again, with hashes; UPGRADE=1 takes n
 	@$(COMPILE) sdk/python/pyproject.toml -c requirements/dev.txt -o requirements/sdk.txt
 	@$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
 	@$(COMPILE) $(if $(UPGRADE),--upgrade) --python-version 3.12 --group predecessors -o requirements/predecessors.txt
+	@$(COMPILE) $(if $(UPGRADE),--upgrade) sdk/python/pyproject.toml --extra langgraph --extra openai-agents --extra pydantic-ai \
+	  --extra claude-agent --group frameworks -o requirements/frameworks.txt
+	@$(COMPILE) $(if $(UPGRADE),--upgrade) sdk/python/pyproject.toml --extra crewai -o requirements/crewai.txt

@@ -12,6 +12,7 @@ _BY_PLACE = (
     ("tests/model/", "model"),
     ("tests/e2e/", "browser"),
     ("tests/integration/slack/", "slack"),
+    ("tests/integration/frameworks/", "frameworks"),
     ("tests/integration/sdk/", "sdk"),
     ("tests/integration/dev/", "sdk"),
     ("tests/integration/examples/", "sdk"),

@@ -17,7 +17,13 @@ from tests.conventions.imports import imports_of
 from tests.conventions.repository import ROOT
 
 LOCKS = ("dev", "service", "sdk", "build")
-SEPARATE = "predecessors"  # an environment of its own: it agrees with no other
+SEPARATE = ("predecessors", "frameworks", "crewai")  # environments of their own: they agree with no other
+# The SDK's extras in those, by lock, and the modules that they bring: nothing of that is installed here.
+FRAMEWORKS = dict.fromkeys(
+    ("langgraph", "openai-agents", "pydantic-ai-slim", "claude-agent-sdk"), "frameworks"
+)
+FRAMEWORKS["crewai"] = "crewai"
+OF_FRAMEWORKS = set("langgraph langchain_core agents pydantic_ai claude_agent_sdk crewai".split())
 HEAVY = set("fastapi starlette sqlalchemy sqlmodel cedarpy alembic uvicorn jinja2 psycopg".split())
 
 # Declared and never imported by name: why it is there.
@@ -29,7 +35,7 @@ COMES_WITH |= dict.fromkeys(("pydantic_core", "typing_extensions"), "pydantic")
 COMES_WITH["requests"] = "opentelemetry-exporter-otlp-proto-http"
 
 
-@pytest.mark.parametrize("name", [*LOCKS, SEPARATE])
+@pytest.mark.parametrize("name", [*LOCKS, *SEPARATE])
 def test_every_pinned_file_has_a_hash_and_every_line_is_known(name: str) -> None:
     text = (ROOT / f"requirements/{name}.txt").read_text()
     entries = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.M)).splitlines()
@@ -57,8 +63,12 @@ def test_dev_lock_satisfies_the_groups_and_holds_the_extras_for_the_suite_tries_
     groups = pyproject("service")["dependency-groups"]
     wanted = [Requirement(line) for line in [*groups["dev"], *groups["build"]] if isinstance(line, str)]
     assert unmet(wanted, "dev") == [], "run: make lock"
-    tried = [*extras("service").values(), *extras("sdk").values()]
+    ours = extras("service") | extras("sdk")
+    tried = [one for name, one in ours.items() if name not in FRAMEWORKS]
     assert unmet(tried, "dev") == [], "add to the group dev, and run: make lock"
+    for name, lock in FRAMEWORKS.items():
+        assert unmet([ours[name], *declared("sdk").values()], lock) == [], "run: make lock"
+    assert unmet(map(Requirement, groups["frameworks"]), "frameworks") == [], "run: make lock"
 
 
 # The image sends traces where its environment says so; the service runs without.
@@ -67,7 +77,8 @@ IN_THE_IMAGE = {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk"}
 
 def test_no_requirement_needs_an_extra() -> None:
     needed = {*declared("sdk"), *declared("service")}
-    assert set(extras("sdk")) == set("anthropic mcp openai opentelemetry-api psycopg pynacl pytest".split())
+    usual = set("anthropic mcp openai opentelemetry-api psycopg pynacl pytest".split())
+    assert set(extras("sdk")) == usual | FRAMEWORKS.keys()
     assert set(extras("service")) == IN_THE_IMAGE
     assert set(extras("sdk")) & locked("sdk").keys() == set()
     carried = (set(extras("sdk")) | set(extras("service"))) & locked("service").keys()
@@ -118,8 +129,8 @@ def test_sdk_lock_is_small_and_free_of_the_service() -> None:
 )
 def test_imports_and_declarations_agree(root: Path, package: str, which: str) -> None:
     tops = {one.imported.split(".")[0] for one in imports_of(root, package)}
-    foreign = tops - set(sys.stdlib_module_names) - {"policy_service", "countersign", ""}
-    wanted = set(declared(which)) | set(extras(which))
+    foreign = tops - set(sys.stdlib_module_names) - {"policy_service", "countersign", ""} - OF_FRAMEWORKS
+    wanted = (set(declared(which)) | set(extras(which))) - FRAMEWORKS.keys()
     unknown = {top for top in foreign if not distributions_of(top) & wanted}
     undeclared = {top for top in unknown if not _comes_with(top, wanted)}
     assert undeclared == set(), f"add to the dependencies of {which}"

@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
@@ -41,11 +41,15 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer to one call for the model. `done`: it happened, and `text` is its result."""
+    """The answer to one call for the model. `done`: it happened, and `text` is its result. `args`: the arguments in
+    force, if a reviewer changed them. `earlier`: an earlier run had done it.
+    """
 
     call_id: str
     text: str
     done: bool
+    args: Mapping[str, Any] | None = field(default=None, repr=False)  # some may be secret
+    earlier: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def openai_definitions(offered: OfferedTools) -> list[dict[str, Any]]:
     return [
         {
             "type": "function",
-            "function": {"name": name, "description": _description(one), "parameters": args_schema(one)},
+            "function": {"name": name, "description": description_of(one), "parameters": args_schema(one)},
         }
         for name, one in offered
     ]
@@ -107,10 +107,11 @@ def openai_definitions(offered: OfferedTools) -> list[dict[str, Any]]:
 def anthropic_definitions(offered: OfferedTools) -> list[dict[str, Any]]:
     """The same, for tools that have vendor names already."""
     return [
-        {"name": name, "description": _description(one), "input_schema": args_schema(one)}
+        {"name": name, "description": description_of(one), "input_schema": args_schema(one)}
         for name, one in offered
     ]
 
 
-def _description(one: Tool) -> str:
+def description_of(one: Tool) -> str:
+    """What a model reads of the tool: its docstring, or else its title."""
     return inspect.getdoc(one.fn) or one.draft.title or one.name.replace("_", " ")

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from countersign.commit.review import OnQuestion
+from countersign.commit.review import EditPolicy, OnQuestion
 from countersign.commit.tool_errors import MAX_ERROR
 from countersign.contract import txn_id
 from countersign.contract.admission import admit, load
@@ -37,6 +37,7 @@ from countersign.integrations.tool_definitions import OfferedTools
 from countersign.integrations.tool_results import (
     ResolvedCall,
     ReturnedValues,
+    changed_arguments,
     denial_texts,
     failure_answers,
     recorded_answers,
@@ -84,6 +85,7 @@ class StepExecutor:
     on_question: OnQuestion | None = None
     runtime: Runtime | None = None
     isolation: Abort | Serialize = ABORT
+    accept_edits: EditPolicy = False
 
     def __post_init__(self) -> None:
         if isinstance(self.isolation, Retry):
@@ -141,12 +143,15 @@ class StepExecutor:
                 raise  # otherwise a model would call it once more, in another turn
             reasons = {one.call.call_id: f"not done: {stopped}" for one in resolved}
             return await self._not_done(key, resolved, refusal_answers(resolved, reasons))
-        if step.replayed:
-            # live results now reflect a state that already includes the earlier run's work
-            record = runtime.journal.transactions.require(step.txn)
-            then = recorded_results(load_prior_run(runtime.journal, record), resolved, whole=False)
-            taken = taken if then is None else ReturnedValues(then)
-        return success_answers(resolved, taken)
+        if not step.replayed:
+            changed = changed_arguments(runtime.journal, step.txn) if self.accept_edits else {}
+            return success_answers(resolved, taken, changed)
+        # live results now reflect a state that already includes the earlier run's work
+        record = runtime.journal.transactions.require(step.txn)
+        then = recorded_results(load_prior_run(runtime.journal, record), resolved, whole=False)
+        taken = taken if then is None else ReturnedValues(then)
+        answers = success_answers(resolved, taken, changed_arguments(runtime.journal, step.txn))
+        return tuple(replace(one, earlier=True) for one in answers)
 
     async def _earlier_answers(self, key: str, resolved: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
         """The answers for a step that is not carried out any more: the earlier denial if there was one."""
@@ -187,6 +192,7 @@ class StepExecutor:
             purpose=self.purpose,
             reasoning=said[:_MAX_CLAIM],
             on_behalf_of=self.on_behalf_of,
+            accept_edits=self.accept_edits,
             on_question=self.on_question,
             isolation=self.isolation,
             runtime=self.runtime,

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
+from countersign.contract.admission import load
+from countersign.contract.digests import canonicalize
 from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageable
 from countersign.integrations.conversation import ModelCall, ToolAnswer
-from countersign.journal import EffectRecord
+from countersign.journal import EffectRecord, Journal
+from countersign.journal.export import without_secrets
 from countersign.recovery.prior_run import PriorRun
 from countersign.tools.definition import Tool
 from countersign.tools.results import Placeholder, settle
@@ -191,9 +195,44 @@ def _settled(tool: Tool, row: EffectRecord) -> Placeholder[Any]:
     return placeholder
 
 
-def success_answers(resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
+@dataclass(frozen=True, slots=True)
+class ChangedArguments:
+    """The arguments in force for a call after a reviewer's change. `shown`: what differs from the call, as JSON without
+    secrets.
+    """
+
+    args: Mapping[str, Any] = field(repr=False)
+    shown: str
+
+
+def changed_arguments(journal: Journal, txn: str) -> dict[str, ChangedArguments]:
+    """The changes in force in a transaction, by effect."""
+    rows = journal.transactions.effects(journal.transactions.require(txn))
+    return {row.effect_id: _change(journal, row) for row in rows if row.staged_args is not None}
+
+
+def _change(journal: Journal, row: EffectRecord) -> ChangedArguments:
+    args: Any = load(row.args)
+    staged: Any = load(row.staged_args or b"{}")
+    secret = journal.manifests.get(row.tool, row.frozen().tool_digest).secret
+    shown: Any = without_secrets(load(row.args), secret)
+    differs = [name for name in {**staged, **args} if _member(staged, name) != _member(args, name)]
+    text = canonicalize({name: shown.get(name) for name in differs}).decode()
+    return ChangedArguments(args, text)
+
+
+def _member(args: Mapping[str, Any], name: str) -> bytes:
+    """Canonical bytes: to Python 1 and true are equal, to a tool they are not."""
+    return canonicalize({name: args[name]} if name in args else {})
+
+
+def success_answers(
+    resolved: Sequence[ResolvedCall],
+    taken: ReturnedValues,
+    changed: Mapping[str, ChangedArguments] = MappingProxyType({}),
+) -> tuple[ToolAnswer, ...]:
     """Answers after everything was done, except calls that were allowed to fail alone. Equal calls of one message are
-    the same call, unless the tool says otherwise.
+    the same call, unless the tool says otherwise. `changed`: the calls whose arguments a reviewer changed, by effect.
     """
     answers, seen = [], set()
     for one, back in zip(resolved, taken.returned, strict=True):
@@ -203,11 +242,16 @@ def success_answers(resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> 
             answers.append(ToolAnswer(one.call.call_id, text, done=False))
             continue
         text = _result_text(one.tool, back.result if staged else back)
+        change = changed.get(back.effect_id) if staged else None
+        if change is not None:
+            text = f"done with arguments that a reviewer changed, {change.shown}: {text}"
         if staged and back.effect_id in seen:
             text = f"done once, as the equal call before it in this message: {text}"
         if staged:
             seen.add(back.effect_id)
-        answers.append(ToolAnswer(one.call.call_id, text, done=True))
+        answers.append(
+            ToolAnswer(one.call.call_id, text, done=True, args=None if change is None else change.args)
+        )
     return tuple(answers)
 
 
