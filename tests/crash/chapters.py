@@ -22,7 +22,7 @@ from tests.crash.story import SLOW, STRICTER, Story
 
 RENEWING = "workflow.releases.renew:"
 BACKGROUND = ("audit.log:", "jobs.epoch_mark:", "tokens.epoch:", "workflow.expiry.sweep:")
-_STAGED = Death("journal.transactions:Transactions.stage", "after")
+_STAGED = Death("journal.transactions:TransactionRows.stage", "after")
 _FIRING = Death("commit.executor:EffectExecutor._call", "before")
 _PAYING = Death("commit.executor:EffectExecutor._call", "after", 2)  # the charge goes before
 _TAKING_BACK = Death("service.client.Service.compensate", "before")

@@ -123,13 +123,13 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
         chapters.edits: """
             service.client.Service.accept_proposal service.client.Service.decline_proposal
             journal.meta:AcceptedEdits.keep journal.meta:AcceptedEdits.note
-            journal.transactions:Transactions.adopt
+            journal.stops_and_reruns:Transactions.adopt
         """,
         chapters.talks: "commit.review:_call_on_question service.client.Service.answer",
         chapters.takes_back: """
-            service.client.Service.compensate journal.effects:EffectLog.begin_compensation
-            journal.effects:EffectLog.compensation_redeemed journal.effects:EffectLog.settle_compensated
-            journal.transactions:Transactions.explain journal.transactions:Transactions.note
+            service.client.Service.compensate journal.settlements:Settlements.begin_compensation
+            journal.settlements:Settlements.compensation_redeemed journal.settlements:Settlements.settle_compensated
+            journal.stops_and_reruns:Transactions.explain journal.stops_and_reruns:Transactions.note
         """,
         chapters.fires: """
             service.client.Service.jwks service.client.Service.manifest service.client.Service.renew
@@ -138,22 +138,22 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             journal.meta:Epochs.observe journal.meta:Receipts.keep service.client.Service.epoch
             transactions.step:Step._end transactions.step:Step.open journal.meta:StoredManifests.keep
             journal.leases:Leases.acquire journal.leases:Leases.release journal.meta:Outbox.reported
-            journal.verification:find_damage journal.transactions:Transactions.begin_staging
-            journal.transactions:Transactions.end journal.transactions:Transactions.freeze
-            journal.transactions:Transactions.open journal.transactions:Transactions.stage
+            journal.chain:find_damage journal.transactions:TransactionRows.begin_staging
+            journal.transactions:TransactionRows.end journal.transactions:TransactionRows.freeze
+            journal.transactions:TransactionRows.open journal.transactions:TransactionRows.stage
         """,
         chapters.asks: """
             service.client.Service.redeem service.client.Service.release service.client.Service.view
-            journal.leases:Leases.renew journal.transactions:Transactions.see
+            journal.leases:Leases.renew journal.transactions:TransactionRows.see
         """,
         chapters.errs: """
-            service.client.Service.withdraw journal.transactions:Transactions.abort
-            journal.transactions:Transactions.abort_all
+            service.client.Service.withdraw journal.stops_and_reruns:Transactions.abort
+            journal.stops_and_reruns:Transactions.abort_all
         """,
         chapters.finds_out: "commit.probes:_call_probe",
-        chapters.settles: "journal.effects:EffectLog.learn",
+        chapters.settles: "journal.settlements:Settlements.learn",
         chapters.works_live: """
-            journal.transactions:Transactions.end_live live.work.LiveWork.commit live.work.LiveWork.prepare
+            journal.transactions:TransactionRows.end_live live.work.LiveWork.commit live.work.LiveWork.prepare
             live.work.LiveWork.run live.work.LiveWork.undo
         """,
     }
@@ -169,39 +169,42 @@ AGENT_NEVER = {
     "journal.steps:RecordedSteps.keep": (
         "only of a registered step, before anything of it happens: without the record its own program must run it again"
     ),
-    "journal.meta:Conversations.deciding": (
+    "journal.conversations:Conversations.deciding": (
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
     ),
     **dict.fromkeys(
         [
-            *(f"journal.transactions:Transactions.relist#{n}" for n in (1, 2)),
+            *(f"journal.stops_and_reruns:Transactions.relist#{n}" for n in (1, 2)),
             "transactions.call_list:CallList._begin_again",
         ],
         "no story nests; what was never frozen is forgotten",
     ),
-    "journal.meta:RequestLog.keep": (
+    "journal.request_log:RequestLog.keep": (
         "no story calls a REST service; what a later try finds of one that was cut off is in "
         "tests/unit/sdk/tools/test_sending_again.py"
     ),
-    "journal.transactions:Transactions.close": (
+    "journal.stops_and_reruns:Transactions.close": (
         "a person's word, in one commit: before it the transaction is unsettled as it was, after it `closed`"
     ),
-    "journal.transactions:Transactions.adopt_rerun": (
+    "journal.stops_and_reruns:Transactions.adopt_rerun": (
         "no story does live work in its rerun alone; one that is cut off there is in "
         "tests/unit/sdk/recovery/test_rerun_live_work.py"
     ),
-    "journal.transactions:Transactions.note_returned": (
+    "journal.stops_and_reruns:Transactions.note_returned": (
         "no story does live work in its rerun; what is lost of it is an answer that a replay says it cannot compare"
     ),
-    "journal.transactions:Transactions.mark_undone": (
+    "journal.stops_and_reruns:Transactions.mark_undone": (
         "no story catches what a live call raised; what recovery makes of one is in tests/unit/sdk/live/test_raised.py"
     ),
     **dict.fromkeys(
-        ["journal.transactions:Transactions.stop", "journal.transactions:Transactions.continue_stopped"],
+        [
+            "journal.stops_and_reruns:Transactions.stop",
+            "journal.stops_and_reruns:Transactions.continue_stopped",
+        ],
         "no story is interrupted; a worker that dies over one that was is in tests/unit/sdk/recovery/test_stopped.py",
     ),
     **dict.fromkeys(
-        ["journal.leases:ResourceLocks.take", "journal.leases:ResourceLocks.drop"],
+        ["journal.resource_locks:ResourceLocks.take", "journal.resource_locks:ResourceLocks.drop"],
         "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/live/test_isolation.py",
     ),
     "service.client.Service.transactions": "a list to look at: it records nothing on either side",

@@ -189,13 +189,20 @@ async def _rerun_async(
             raise shorten_traceback(answer)  # noqa: B904 - as above
 
 
-async def run_body(txn: Transaction, runner: Executor, fn: Callable[[Transaction], Any]) -> Any:
-    """Run a function as the block of a transaction."""
+async def run_body(
+    txn: Transaction,
+    runner: Executor,
+    fn: Callable[[Transaction], Any],
+    opened: Callable[[Transaction], None] = lambda _: None,
+) -> Any:
+    """Run a function as the block of a transaction; `opened` is called before it."""
     body = functools.partial(fn, txn)
     if isinstance(runner, AsyncExecutor):
         async with txn:
+            opened(txn)
             return await runner.call(body, {}, None)
     with txn:
+        opened(txn)
         return await runner.call(body, {}, None)
 
 
@@ -258,7 +265,7 @@ class _Rerun:
         self._runtime = runtime
         self._executor = executor
         self._fn = fn
-        self._step = step_call(fn)
+        self._call = step_call(fn)
         self._key = key
         self._terms = terms
         self._isolation = isolation
@@ -314,13 +321,12 @@ class _Rerun:
             guard=self._guard.require_same,
             isolation=self._isolation,
         )
-        return await run_body(txn, self._executor, self._body)
+        return await run_body(txn, self._executor, self._fn, self._record_step)
 
-    def _body(self, txn: Transaction) -> Any:
-        if self._step is not None:  # before anything of it happens
-            step = self._step.step
-            self._runtime.journal.steps.keep(txn.txn, step.name, self._step.args, step.secret)
-        return self._fn(txn)
+    def _record_step(self, txn: Transaction) -> None:
+        if self._call is not None:
+            step = self._call.step
+            self._runtime.journal.steps.keep(txn.txn, step.name, self._call.args, step.secret)
 
     async def _answered(self, pending: ReviewPending) -> bool:
         """Wait, with nothing held open, until people have answered or the time is up.

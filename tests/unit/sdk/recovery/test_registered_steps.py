@@ -82,6 +82,25 @@ def test_an_approved_step_is_finished_without_its_program(
     assert (resume(later), len(desk.done)) == ([], 1), "its program finds it done"
 
 
+async def test_an_async_step_is_finished_too(
+    desk: Desk, files: FilesAdapter, refund: Callable[..., Any], later: Runtime
+) -> None:
+    save, ran = save_tool(desk, files), []
+
+    @registered("mend", registry=desk.registry)
+    async def mend(txn: Any, order: str) -> str:
+        ran.append(order)
+        save("a", order)
+        refund(order, 90_000)
+        return order
+
+    with pytest.raises(errors.ReviewPending) as pending:
+        await run_transaction(partial(mend, order="o-1"), key="t-1", runtime=desk.runtime)
+    desk.service.approve(str(pending.value.txn))
+    assert one(await resume_async(later)).note == "fired"
+    assert (ran, len(desk.done)) == (["o-1"] * 2, 1)
+
+
 def test_a_step_that_is_not_registered_fires_nothing_and_says_so(
     desk: Desk, shop: Shop, later: Runtime
 ) -> None:
