@@ -189,12 +189,10 @@ async def _rerun_async(
             raise shorten_traceback(answer)  # noqa: B904 - as above
 
 
-async def run_body(
-    txn: Transaction,
-    runner: Executor,
-    fn: Callable[[Transaction], Any],
-    opened: Callable[[Transaction], None] = lambda _: None,
-) -> Any:
+Body = Callable[[Transaction], Any]
+
+
+async def run_body(txn: Transaction, runner: Executor, fn: Body, opened: Body = lambda _: None) -> Any:
     """Run a function as the block of a transaction; `opened` is called before it."""
     body = functools.partial(fn, txn)
     if isinstance(runner, AsyncExecutor):
@@ -324,9 +322,8 @@ class _Rerun:
         return await run_body(txn, self._executor, self._fn, self._record_step)
 
     def _record_step(self, txn: Transaction) -> None:
-        if self._call is not None:
-            step = self._call.step
-            self._runtime.journal.steps.keep(txn.txn, step.name, self._call.args, step.secret)
+        if (call := self._call) is not None:
+            self._runtime.journal.steps.keep(txn.txn, call.step.name, call.args, call.step.secret)
 
     async def _answered(self, pending: ReviewPending) -> bool:
         """Wait, with nothing held open, until people have answered or the time is up.

@@ -87,15 +87,15 @@ async def test_an_async_step_is_finished_too(
 ) -> None:
     save, ran = save_tool(desk, files), []
 
-    @registered("mend", registry=desk.registry)
-    async def mend(txn: Any, order: str) -> str:
+    @registered("repair", registry=desk.registry)
+    async def repair(txn: Any, order: str) -> str:
         ran.append(order)
         save("a", order)
         refund(order, 90_000)
         return order
 
     with pytest.raises(errors.ReviewPending) as pending:
-        await run_transaction(partial(mend, order="o-1"), key="t-1", runtime=desk.runtime)
+        await run_transaction(partial(repair, order="o-1"), key="t-1", runtime=desk.runtime)
     desk.service.approve(str(pending.value.txn))
     assert one(await resume_async(later)).note == "fired"
     assert (ran, len(desk.done)) == (["o-1"] * 2, 1)
