@@ -30,9 +30,12 @@ from countersign.errors import (
     CountersignError,
     Denied,
     FireError,
+    IsolationConflict,
     JournalError,
     OutcomeUnknown,
+    OverQuota,
     ReleaseRefused,
+    RerunDiffers,
     ReviewPending,
     ServiceRefused,
     ServiceUnavailable,
@@ -165,18 +168,40 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
 
 
 async def _with_step(engine: Engine, record: TransactionRecord, due: StepDue) -> RecoveryResult:
-    """Run its step again, which takes the lease as any run does."""
+    """Run its step again, which takes the lease as any run does. A step that fails for a reason of its own is not run
+    again by this process: a worker would repeat it every few seconds.
+    """
     waiting = False
     try:
         await due.step.run_again(due.step, engine, record, due.recorded, due.approved)
         note = "fired"
     except (ReviewPending, TransactionBusy, WorkerStopping) as pending:
         note, waiting = str(pending), True
+    except (ServiceUnavailable, OverQuota, IsolationConflict) as passing:
+        note = describe_recovery_error(engine, passing)
     except Exception as error:  # noqa: BLE001 - as below
         note = describe_recovery_error(engine, error)
+        if isinstance(error, RerunDiffers):
+            note = (
+                f"step {due.step.name!r} stages another list than the approved one: call {error.position} was "
+                f"{error.before or 'absent'} and is now {error.now or 'absent'}. Nothing of it was submitted; run it "
+                f"under key {record.run_key!r} yourself, and people decide anew"
+            )
+        due.step.failed[record.txn] = note
         log.error("%s: step %r, run again, ended with: %s", record.txn[:12], due.step.name, note)
+        _note_failed_step(engine, record, note)
     after = engine.journal.transactions.require(record.txn).state
     return RecoveryResult(record.txn, record.run_key, record.state, after, note, waiting)
+
+
+def _note_failed_step(engine: Engine, record: TransactionRecord, note: str) -> None:
+    lease = engine.journal.leases.acquire(record.txn)
+    if isinstance(lease, str):
+        return  # its program runs, and writes what it finds
+    try:
+        record_note(engine, lease, note)
+    finally:
+        engine.journal.leases.release(lease)
 
 
 async def _with_lease(engine: Engine, record: TransactionRecord) -> RecoveryResult | StepDue:
@@ -298,6 +323,8 @@ def _leave_to_program(engine: Engine, lease: Lease, record: TransactionRecord, v
         raise review_pending_error(view, record.run_key, parked=False)
     recorded = engine.journal.steps.of(record.txn)
     step = None if recorded is None else engine.registry.find_step(recorded.name)
+    if step is not None and record.txn in step.failed:
+        return step.failed[record.txn]
     if recorded is not None and step is not None:
         raise StepDue(step, recorded, [(one.tool, one.call_key) for one in view.effects])
     note = f"it is approved, and only its own program can fire it: run it again under key {record.run_key!r}"

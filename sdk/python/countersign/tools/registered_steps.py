@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign.errors import MisuseError
@@ -25,6 +25,8 @@ class RegisteredStep:
     signature: Signature
     secret: tuple[str, ...]
     run_again: Callable[..., Coroutine[Any, Any, None]]
+    failed: dict[str, str] = field(default_factory=dict)
+    """The transactions for which it failed in this process, each with the reason."""
 
     def bound_to(self, raw: bytes) -> Callable[..., Any]:
         """The function with recorded arguments.

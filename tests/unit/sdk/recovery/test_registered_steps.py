@@ -123,7 +123,8 @@ def test_another_list_fires_nothing_and_says_so(desk: Desk, shop: Shop, later: R
     revisions = desk.service.latest(shop.desk.runtime.journal.transactions.find("t-1")[0].txn).rev
     before, shop.list = shop.list, lists[other]
     found = one(resume(later))
-    assert "another list" in found.note or "differs" in found.note
+    assert "stages another list than the approved one: call" in found.note
+    assert (one(resume(later)).note, len(shop.ran)) == (found.note, 2), "this process does not run it again"
     assert (desk.done, shop.file.exists()) == ([], False)
     assert desk.service.latest(found.txn).rev == revisions, "nothing was submitted"
     shop.list = before
@@ -138,8 +139,25 @@ def test_a_step_that_raises_fires_nothing(desk: Desk, shop: Shop, later: Runtime
         raise ValueError("no stock")
 
     shop.list = broken
-    assert "ValueError" in one(resume(later)).note
+    found = one(resume(later))
+    assert "ValueError" in found.note and found.needs_attention
+    assert desk.runtime.journal.transactions.require(found.txn).note == found.note
+    assert (one(resume(later)).note, len(shop.ran)) == (found.note, 2), (
+        "nor is it run at every look of a worker"
+    )
     assert (desk.done, shop.file.exists()) == ([], False)
+
+
+def test_a_passing_fault_is_tried_again(desk: Desk, shop: Shop, later: Runtime) -> None:
+    desk.service.approve(shop.asked())
+
+    def away(order: str, cents: int) -> None:
+        raise errors.ServiceUnavailable("GET /v1/transactions", "it is away")
+
+    usual, shop.list = shop.list, away
+    assert one(resume(later)).needs_attention and len(shop.ran) == 2
+    shop.list = usual
+    assert (one(resume(later)).note, len(shop.ran), len(desk.done)) == ("fired", 3, 1)
 
 
 def test_the_last_run_counts_and_an_equal_one_writes_nothing(desk: Desk, shop: Shop, later: Runtime) -> None:
