@@ -107,7 +107,12 @@ async def test_a_review_is_shown_next_to_the_list(bank: Bank) -> None:
     await bank.asks(run_key="three")
     await Holder(bank.maya).send(f"/reviews/{one}/votes", **await Holder(bank.maya).form(one))
     await news(bank)
-    holds((await bank.maya.get(ask)).text, f'{back}{one}"', f'data-settled="{one}"', "data-waits=")
+    found = (await bank.maya.get(ask)).text
+    holds(found, f'{back}{one}"', "data-waits=")
+    settled = re.findall(r'data-settled="([^"]*)"', found)[0].split()
+    assert (
+        one in settled and two not in settled
+    )  # an earlier test's may be there: the feed is behind a busy service
 
 
 # ------------------------------------------------------------------------------------------------------- batch
